@@ -66,7 +66,7 @@ func (a *API) identify(ctx context.Context, r *http.Request, cancel context.Canc
 		if err != nil {
 			return identity.Principal{}, nil, err
 		}
-		release, err := a.Identity.Enter(ctx, by, cancel)
+		release, err := a.Identity.Enter(ctx, heldFor(r, by), cancel)
 		return by, release, err
 	}
 	by, err := a.Identity.Redeem(ctx, remote, func() (identity.Principal, error) { return a.Sessions.Redeem(ctx, key) })
@@ -80,6 +80,15 @@ func (a *API) identify(ctx context.Context, r *http.Request, cancel context.Canc
 	}
 	end := time.AfterFunc(by.ExpiresAt.Sub(a.Now()), func() { cancel(errTokenEnded) })
 	return by, func() { end.Stop(); release() }, nil
+}
+
+// heldFor is for whom a request is held. One that does something, such as a task or a question to a model, comes to its end when its
+// agent's token is rotated; what listens is opened anew with the new one.
+func heldFor(r *http.Request, by identity.Principal) identity.Principal {
+	if r.Method == http.MethodPost {
+		return by.Lasting()
+	}
+	return by
 }
 
 // errTokenEnded ends what is done with a token.

@@ -137,7 +137,7 @@ func (a *API) holder(ctx context.Context, r *http.Request, token string, cancel 
 	if err != nil {
 		return identity.Principal{}, nil, err
 	}
-	release, err := a.Identity.Enter(ctx, by, cancel)
+	release, err := a.Identity.Enter(ctx, heldFor(r, by), cancel)
 	return by, release, err
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -185,6 +186,49 @@ func TestARevokedAgentsRequestToASurfaceEnds(t *testing.T) {
 		t.Error("the request ended without a reason")
 	}
 	<-done
+}
+
+// A task, or a question to a model, is not broken off because its agent was given a new token; what listens comes again with it.
+func TestWhatIsDoneOutlivesTheRotationOfItsToken(t *testing.T) {
+	for method, goesOn := range map[string]bool{"POST": true, "GET": false} {
+		in, spy := newSurfaces(t)
+		spy.hold, spy.ended = make(chan struct{}), make(chan error, 1)
+		r := httptest.NewRequest(method, "http://127.0.0.1:18780/svc/git/x", nil)
+		r.RemoteAddr = "127.0.0.1:1234"
+		r.Header.Set("Authorization", "Bearer "+in.keys["acme agent"])
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			in.ServeHTTP(httptest.NewRecorder(), r)
+		}()
+		<-spy.hold
+		_, _, err := in.identity.RotateToken(in.ctx, in.admin, "acme", "worker", identity.NeverExpires, time.Nanosecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if goesOn {
+			// A request that is not held so is cut by the same goroutine, after this one.
+			sooner := make(chan struct{})
+			by := identity.OfJail(in.jail, "acme")
+			by.ExpiresAt = time.Now().Add(20 * time.Millisecond)
+			if _, err := in.identity.Hold(in.ctx, by, func(error) { close(sooner) }); err != nil {
+				t.Fatal(err)
+			}
+			<-sooner
+			select {
+			case err := <-spy.ended:
+				t.Errorf("%s was ended: %v", method, err)
+			default:
+			}
+			if err := in.identity.RevokeAgent(in.ctx, in.admin, "acme", "worker"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := <-spy.ended; err == nil {
+			t.Errorf("%s ended without a reason", method)
+		}
+		<-done
+	}
 }
 
 func TestMetricsAreForAdminsUnlessTheyAreOpen(t *testing.T) {

@@ -137,7 +137,8 @@ func (s *Service) TenantTokens(ctx context.Context, by Principal, tenant string)
 }
 
 // RotateToken makes a new token for an agent, good for life or [NeverExpires]. Those it has end after overlap, with
-// what is open with them; an overlap of 0 ends them now. The key is returned here and never again.
+// the connections that are open with them; what is held for a principal that is [Principal.Lasting] goes on. An overlap of 0
+// revokes them, and ends that too. The key is returned here and never again.
 func (s *Service) RotateToken(ctx context.Context, by Principal, tenant, name string, life, overlap time.Duration) (Key, Token, error) {
 	a, err := s.agent(ctx, by, TokenRotate, tenant, name)
 	if err != nil {
@@ -176,8 +177,16 @@ func (s *Service) RotateToken(ctx context.Context, by Principal, tenant, name st
 	return key, fresh, nil
 }
 
-// endToken lets a token expire after overlap, if it does not before.
+// endToken lets a token expire after overlap, if it does not before. Without an overlap it is revoked, also when it has expired:
+// what was opened with it may go on.
 func (s *Service) endToken(ctx context.Context, t Token, overlap time.Duration) error {
+	if overlap == 0 && t.RevokedAt.IsZero() {
+		err := s.o.Store.RevokeToken(ctx, t.ID, s.now())
+		if err == nil {
+			s.connections.cut(isToken(t.ID))
+		}
+		return err
+	}
 	if s.over(t.ExpiresAt, t.RevokedAt) != "" {
 		return nil
 	}
@@ -208,8 +217,7 @@ func (s *Service) RevokeToken(ctx context.Context, by Principal, tenant, name, i
 		e := agentEvent(TokenRevoke, by, a, t.ID)
 		e.KeyHint = t.Hint
 		err := s.Ending(ctx, e, func() error {
-			return s.cutOff(t.ID, func(p Principal) bool { return p.TokenID == t.ID },
-				func() error { return s.o.Store.RevokeToken(ctx, t.ID, s.now()) })
+			return s.cutOff(t.ID, isToken(t.ID), func() error { return s.o.Store.RevokeToken(ctx, t.ID, s.now()) })
 		})
 		if err != nil {
 			return fmt.Errorf("revoke token %s: %w", id, err)
@@ -218,6 +226,10 @@ func (s *Service) RevokeToken(ctx context.Context, by Principal, tenant, name, i
 	}
 	return s.Refuse(ctx, by, TokenRevoke, id,
 		problem.New(problem.NotFound, "list them: clawjail agent token ls "+name, "the agent %s has no token %q", name, texts.Clip(id, 80)))
+}
+
+func isToken(id string) func(Principal) bool {
+	return func(p Principal) bool { return p.TokenID == id }
 }
 
 // addToken makes a token; who may and whether the life is right was looked at before.

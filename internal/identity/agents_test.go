@@ -60,8 +60,8 @@ func TestRotationOverlaps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.refusedFor(second, "expired")
-	w.refusedFor(third, "expired")
+	w.refusedFor(second, "revoked")
+	w.refusedFor(third, "revoked")
 	w.mustBe(fourth)
 }
 

@@ -149,8 +149,9 @@ func (c *connections) expire(token string, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, open := range c.open {
-		if end := &open.principal.ExpiresAt; open.principal.TokenID == token && (end.IsZero() || at.Before(*end)) {
-			*end = at
+		p := &open.principal
+		if p.TokenID == token && !p.outlivesRotation && (p.ExpiresAt.IsZero() || at.Before(p.ExpiresAt)) {
+			p.ExpiresAt = at
 			c.wake()
 		}
 	}
@@ -214,7 +215,8 @@ func (c *connections) compare(ctx context.Context) {
 		switch {
 		case err != nil:
 		case reason != "":
-			c.cut(func(p Principal) bool { return p.TokenID == token })
+			// What outlives a rotation has an end of its own, when the token has one.
+			c.cut(func(p Principal) bool { return p.TokenID == token && !(p.outlivesRotation && reason == reasonExpired) })
 		default:
 			c.expire(token, expires)
 		}

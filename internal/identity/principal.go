@@ -59,6 +59,8 @@ type Principal struct {
 	Session string
 	// SessionToken is the id of that token.
 	SessionToken string
+
+	outlivesRotation bool // see Lasting
 }
 
 // AgentID is the id of the agent that a principal is; empty when it is none.
@@ -75,6 +77,13 @@ func (p Principal) Within(session string, scope Scope, expires time.Time) Princi
 	if p.ExpiresAt.IsZero() || expires.Before(p.ExpiresAt) {
 		p.ExpiresAt = expires
 	}
+	return p
+}
+
+// Lasting is the principal as the one for whom something is held that outlives the rotation of an agent's token: it ends when the
+// token is revoked, and when the token ends by what is known of it now, and not by the overlap of a later rotation.
+func (p Principal) Lasting() Principal {
+	p.outlivesRotation = p.Kind == KindAgent
 	return p
 }
 

@@ -1,8 +1,10 @@
 package session
 
 import (
+	"net/netip"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -99,6 +101,55 @@ func TestSessionOfAKeyThatIsRevokedWhileItOpensIsNotOpened(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An agent that reads its new token keeps the browser that it has opened with the old one.
+func TestSessionOutlivesTheRotationOfTheTokenThatOpenedIt(t *testing.T) {
+	withAccounts(t, func(o *Options) { o.Sessions.Idle = o.Sessions.TTL }, func(t *testing.T, a *accounts) {
+		who := a.people(t)
+		a.s.Authority = who
+		key, _, err := who.CreateAgent(t.Context(), keyAdmin, store.DefaultTenant, "bot", identity.NeverExpires)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open := func(life, overlap time.Duration) (_ identity.Principal, id string) {
+			t.Helper()
+			by, err := who.Authenticate(t.Context(), key.Reveal(), netip.MustParseAddr("192.0.2.1"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := a.s.Open(t.Context(), by, Request{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if key, _, err = who.RotateToken(t.Context(), keyAdmin, store.DefaultTenant, "bot", life, overlap); err != nil {
+				t.Fatal(err)
+			}
+			return by, out.ID
+		}
+		ended := func(what, id string) {
+			t.Helper()
+			got, err := a.s.WaitGone(t.Context(), keyAdmin, id)
+			if err != nil || got.State != StateClosed || got.Ended.Cause != CauseRevoked {
+				t.Errorf("%s: it is %s, %+v, %v", what, got.State, got.Ended, err)
+			}
+		}
+		by, id := open(identity.NeverExpires, time.Minute)
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if got, err := a.s.Get(t.Context(), keyAdmin, id); err != nil || got.State != StateReady {
+			t.Errorf("after the overlap it is %s, %v", got.State, err)
+		}
+		if err := who.RevokeToken(t.Context(), keyAdmin, store.DefaultTenant, "bot", by.TokenID); err != nil {
+			t.Fatal(err)
+		}
+		ended("its token is revoked", id)
+		_, id = open(2*time.Minute, 0)
+		ended("rotated without an overlap", id)
+		_, id = open(identity.NeverExpires, time.Hour)
+		time.Sleep(2 * time.Minute)
+		ended("its token had an end of its own", id)
+	})
 }
 
 // However a session ends, it does not stay registered.

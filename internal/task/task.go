@@ -142,7 +142,7 @@ func (s *Service) Run(ctx context.Context, by identity.Principal, r Request, tel
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	release, err := s.Identity.Hold(ctx, who, cancel)
+	release, err := s.Identity.Hold(ctx, who.Lasting(), cancel)
 	if err != nil {
 		return Result{}, err
 	}
