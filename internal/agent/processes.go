@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -23,11 +24,10 @@ import (
 )
 
 const (
-	// maxProcesses is how many programs may run at the same time, for one tenant and for all of them.
+	// maxProcesses is how many programs may run at the same time, for one tenant and for all of them. Of as many that have ended it can
+	// be asked for endedFor what they printed, and of as many again how they ended whose caller had their stdio.
 	maxProcesses, maxProcessesOfTenant = 256, 64
-	// endedFor is how long a program that has ended can be asked about, and maxEnded and maxEndedOfTenant of how many.
-	endedFor                   = time.Hour
-	maxEnded, maxEndedOfTenant = 128, 32
+	endedFor                           = time.Hour
 	// maxProcessLog bounds what is kept of one stream of a program, whatever is kept of an agent's.
 	maxProcessLog = 4 << 20
 
@@ -171,11 +171,13 @@ func (p *processes) tidy() {
 		}
 	}
 	slices.SortFunc(over, func(a, b *process) int { return b.view.Exit.At.Compare(a.view.Exit.At) })
-	seen := map[string]int{}
+	seen := map[string]int{} // by tenant, and in all, of those that have their output here and of the others
 	var gone []*process
-	for n, pr := range over {
-		seen[pr.view.Tenant]++
-		if n >= maxEnded || seen[pr.view.Tenant] > maxEndedOfTenant || now.Sub(pr.view.Exit.At) > endedFor {
+	for _, pr := range over {
+		kind := " " + strconv.FormatBool(pr.dir != "")
+		seen[pr.view.Tenant+kind]++
+		seen[kind]++
+		if seen[kind] > maxProcesses || seen[pr.view.Tenant+kind] > maxProcessesOfTenant || now.Sub(pr.view.Exit.At) > endedFor {
 			delete(p.all, pr.view.ID)
 			gone = append(gone, pr)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"net/netip"
 	"os"
@@ -396,6 +397,43 @@ func TestWhatProgramsPrintedGoes(t *testing.T) {
 	l.begin()
 	if entries, err := os.ReadDir(filepath.Join(l.dir, "programs")); err != nil || len(entries) > 0 {
 		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+// Programs that have no output here, such as a health check by `clawjail agent exec`, take away that of no other.
+func TestWhatAProgramPrintedStaysForAnHour(t *testing.T) {
+	l, _ := newPrograms(t)
+	p := &l.processes
+	detached, err := l.Start(l.ctx, l.admin, "", "writer", script("echo x"))
+	l.must(err)
+	l.must(l.EndProcess(l.ctx, l.admin, "", "writer", detached.ID))
+	again := func(times int, dir string) {
+		t.Helper()
+		p.mu.Lock()
+		was := p.all[detached.ID]
+		for n := range times {
+			pr := &process{agent: was.agent, done: was.done, end: was.end, view: was.view}
+			if dir != "" {
+				pr.dir = filepath.Join(l.dir, dir)
+			}
+			pr.view.ID, pr.view.Exit = fmt.Sprint(processPrefix, dir, n), &jail.Exit{At: was.view.Exit.At.Add(time.Second)}
+			p.all[pr.view.ID] = pr
+		}
+		p.mu.Unlock()
+		p.tidy()
+	}
+	printed := func() bool {
+		_, err := os.Stat(filepath.Join(l.dir, "programs", detached.ID))
+		return err == nil
+	}
+	again(2*maxProcessesOfTenant, "")
+	again(maxProcessesOfTenant-1, "other")
+	if !printed() {
+		t.Error("what it printed is gone")
+	}
+	again(maxProcessesOfTenant, "third")
+	if printed() {
+		t.Error("the output of ended programs has no bound")
 	}
 }
 
