@@ -92,6 +92,24 @@ func (s *Service) rest(ttl time.Duration, a store.Agent) time.Duration {
 	return a.CreatedAt.Add(ttl).Sub(s.o.Now())
 }
 
+// Left is how long something may run for an agent: for what is left of the time for which it is declared, and a week at most. When
+// that is over, the code is conflict.
+func (s *Service) Left(ctx context.Context, a identity.Agent) (time.Duration, error) {
+	all, err := s.declarations(ctx, a.Tenant)
+	if err != nil {
+		return 0, err
+	}
+	d := all[a.Name]
+	if d == nil || d.damaged || d.Agent.TTL == 0 {
+		return maxTTL, nil
+	}
+	left := s.rest(d.Agent.TTL, a)
+	if left <= 0 {
+		return 0, problem.New(problem.Conflict, "declare a longer ttl", "the time of the agent %s is over", a.Name)
+	}
+	return min(left, maxTTL), nil
+}
+
 // start gives the keeper what is declared, and the jail its token.
 func (s *Service) start(ctx context.Context, t *task, token string) error {
 	kept := t.want.kept

@@ -31,6 +31,12 @@ type placing struct {
 	ttl     time.Duration
 }
 
+// endWithin bounds how long the program may run.
+func (p *placing) endWithin(left time.Duration) {
+	p.ttl = min(p.ttl, left)
+	p.spec.Limits.WallClock = min(p.spec.Limits.WallClock, p.ttl)
+}
+
 // place reads a request. Everything that is wrong with it is said at once. Parts that depend on the agent's environment are added
 // later.
 func (p *processes) place(a identity.Agent, r ProcessRequest) (placing, error) {

@@ -98,7 +98,12 @@ func (s *Service) launch(ctx context.Context, by identity.Principal, op identity
 	if !a.RevokedAt.IsZero() {
 		return nil, problem.New(problem.Conflict, "take it back: clawjail agent restore "+a.Name, "the agent %s is revoked", a.Name)
 	}
+	left, err := s.Left(ctx, a)
+	if err != nil {
+		return nil, err
+	}
 	where, err := p.place(a, r)
+	where.endWithin(left)
 	if err == nil {
 		err = p.mayPlace(ctx, by, where.spec)
 	}

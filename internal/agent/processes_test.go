@@ -196,6 +196,33 @@ func TestAProgramEndsWithItsAgentItsTimeAndTheService(t *testing.T) {
 	l.wantCode("closed", err, problem.ShuttingDown)
 }
 
+// The time for which an agent is declared is also that of its programs.
+func TestNoProgramOutlivesTheTimeOfItsAgent(t *testing.T) {
+	l, d := newPrograms(t)
+	agents, err := l.who.Agents(l.ctx, l.admin, "default")
+	l.must(err)
+	at := agents[0].CreatedAt.Add(time.Hour)
+	l.Service.o.Now = func() time.Time { return at }
+	l.must(l.put(l.ctx, "default", &declaration{Agent: clawbots.Agent{Name: "writer", TTL: 2 * time.Hour}, Done: true}))
+	sleeps := script("sleep 1000")
+	for _, c := range []struct {
+		name      string
+		ttl, want time.Duration
+	}{{"writer", 3 * time.Hour, time.Hour}, {"writer", time.Minute, time.Minute}, {"other", 3 * time.Hour, 3 * time.Hour}} {
+		sleeps.TTL = c.ttl
+		p, err := l.Start(l.ctx, l.admin, "", c.name, sleeps)
+		l.must(err)
+		pr := l.processes.all[p.ID]
+		if limit := d.specs[len(d.specs)-1].Limits.WallClock; pr.limit.Round(time.Minute) != c.want || limit != pr.limit {
+			t.Errorf("%s may run for %s, its jail for %s", c.name, pr.limit, limit)
+		}
+		l.must(l.EndProcess(l.ctx, l.admin, "", c.name, p.ID))
+	}
+	at = at.Add(time.Hour + time.Minute)
+	_, err = l.Start(l.ctx, l.admin, "", "writer", sleeps)
+	l.wantCode("its time is over", err, problem.Conflict)
+}
+
 func TestStdioIsUntouched(t *testing.T) {
 	l, _ := newPrograms(t)
 	l.keepOne("writer", map[string]string{"OF_THE_JAIL": "yes"})

@@ -40,7 +40,7 @@ func (p *plane) makeAccounts(context.Context) (err error) {
 
 // makeTasks makes what reaches goals: with the models of the gateway, as agents outside of all jails have them.
 func (p *plane) makeTasks(context.Context) (err error) {
-	p.tasks, err = task.New(task.Options{Sessions: p.sessions, Identity: p.identity, Models: p.agentRoutes.models, Views: p.view, Audit: Records{p.audit}.pending, Log: p.Log})
+	p.tasks, err = task.New(task.Options{Sessions: p.sessions, Identity: p.identity, Models: p.agentRoutes.models, Left: p.agents.Left, Views: p.view, Audit: Records{p.audit}.pending, Log: p.Log})
 	return err
 }
 

@@ -63,6 +63,8 @@ type Options struct {
 	Identity Identity
 	// Models serves the gateway's model endpoints to the caller that [gateway.CallerOf] finds in a request.
 	Models http.Handler
+	// Left is how long something may still run for an agent, or why nothing may.
+	Left func(context.Context, identity.Agent) (time.Duration, error)
 	// Views is what a caller of the gateway may.
 	Views func(gateway.Caller) *egress.View
 	Audit Begin
@@ -76,6 +78,7 @@ func (o Options) Validate() error {
 		what    string
 		missing bool
 	}{{"service of sessions", o.Sessions == nil}, {"identity", o.Identity == nil}, {"handler of models", o.Models == nil},
+		{"time of agents", o.Left == nil},
 		{"list of what callers may", o.Views == nil}, {"audit log", o.Audit == nil}, {"log", o.Log == nil}} {
 		if need.missing {
 			errs = append(errs, errors.New("tasks: the "+need.what+" is missing"))
@@ -132,7 +135,7 @@ type Result struct {
 // Run does a task and returns its answer. tell hears of every step at once; it may be nil, and must not wait. Everything
 // that can be wrong with a request is found before anything is opened.
 func (s *Service) Run(ctx context.Context, by identity.Principal, r Request, tell func(Step)) (out Result, err error) {
-	who, err := s.principal(ctx, by, r)
+	who, left, err := s.principal(ctx, by, r)
 	if err != nil {
 		return Result{}, err
 	}
@@ -140,6 +143,7 @@ func (s *Service) Run(ctx context.Context, by identity.Principal, r Request, tel
 	if err != nil {
 		return Result{}, err
 	}
+	p.timeout = min(p.timeout, left)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	release, err := s.Identity.Hold(ctx, who.Lasting(), cancel)
@@ -185,32 +189,36 @@ func (s *Service) Run(ctx context.Context, by identity.Principal, r Request, tel
 	return t.out, nil
 }
 
-// principal is the agent as which a task is done: the caller itself, or the one that an operator names.
-func (s *Service) principal(ctx context.Context, by identity.Principal, r Request) (identity.Principal, error) {
+// principal is the agent as which a task is done, the caller itself or the one that an operator names, and how long it may take: the
+// token of a caller ends by itself.
+func (s *Service) principal(ctx context.Context, by identity.Principal, r Request) (who identity.Principal, left time.Duration, _ error) {
 	tenant := by.TenantOr(r.Session.Tenant)
 	if own := by.AgentID(); own != "" {
 		if err := s.Identity.AuthorizeWith(ctx, by, identity.TaskRun, identity.Object{Tenant: tenant, Agent: own}); err != nil {
-			return identity.Principal{}, err
+			return who, 0, err
 		}
 		if r.Agent != "" && r.Agent != by.Name {
-			return identity.Principal{}, problem.New(problem.Forbidden, "leave agent out", "an agent has tasks done as itself alone")
+			return who, 0, problem.New(problem.Forbidden, "leave agent out", "an agent has tasks done as itself alone")
 		}
-		return by, nil
+		return by, MaxTimeout, nil
 	}
 	if r.Agent == "" {
 		if err := s.Identity.AuthorizeWith(ctx, by, identity.TaskRun, identity.Object{Tenant: tenant}); err != nil {
-			return identity.Principal{}, err
+			return who, 0, err
 		}
-		return identity.Principal{}, problem.New(problem.BadRequest, "name one (--agent NAME): its models, budget, rules and accounts are used",
+		return who, 0, problem.New(problem.BadRequest, "name one (--agent NAME): its models, budget, rules and accounts are used",
 			"a task is done as an agent, and none is named")
 	}
 	a, err := s.Identity.AgentFor(ctx, by, identity.TaskRun, tenant, r.Agent)
-	if err != nil {
-		return identity.Principal{}, err
+	if err == nil {
+		left, err = s.Left(ctx, a)
 	}
-	who := identity.OfJail(a.ID, a.Tenant)
+	if err != nil {
+		return who, 0, err
+	}
+	who = identity.OfJail(a.ID, a.Tenant)
 	who.Name = a.Name
-	return who, nil
+	return who, left, nil
 }
 
 // watch ends a task with its session: also while a model is thinking. The returned function waits for the end of the watching,

@@ -227,6 +227,12 @@ func TestWhatIsWrongWithATaskIsSaidBeforeAnythingIsOpened(t *testing.T) {
 			}
 		})
 	}
+	// Nor has an agent a task done for it whose time is over.
+	w.leftErr = problem.New(problem.Conflict, "later", "it is over")
+	if _, _, err := w.run(t.Context(), w.operator, Request{Goal: "Look", Agent: "worker-of-acme"}); problem.CodeOf(err) != problem.Conflict {
+		t.Errorf("an agent whose time is over: %v", err)
+	}
+	w.leftErr = nil
 	if w.models.asked() > 0 || w.open() > 0 || len(w.rows("session.use")) > 0 {
 		t.Error("something was begun")
 	}
@@ -293,6 +299,12 @@ func TestEveryTaskHasAnEnd(t *testing.T) {
 				t.Errorf("%d sessions are open", n)
 			}
 		})
+	}
+	// The time for which its agent is declared is also that of a task.
+	w.models.refuse, w.left = nil, time.Second
+	w.models.act = func(ctx context.Context, _ int, _ string) string { <-ctx.Done(); return "" }
+	if _, _, err := w.run(ctx, w.operator, Request{Goal: "Look", Model: "acme-openai", Agent: "worker-of-acme"}); problem.CodeOf(err) != problem.Timeout {
+		t.Errorf("the time of its agent is over: %v", err)
 	}
 	// A provider that is busy for a moment is asked again, and nine useless answers are no end.
 	w.models.refuse = func(turn int, rw http.ResponseWriter) bool {

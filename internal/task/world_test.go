@@ -75,6 +75,9 @@ type world struct {
 	// agents of the tenants acme and beta, which have a provider each.
 	acme, beta identity.Principal
 	operator   identity.Principal // of acme
+	// left is how long the agents have, and leftErr why they have no time.
+	left    time.Duration
+	leftErr error
 }
 
 // sites are all servers outside, told apart by their names.
@@ -348,7 +351,7 @@ func newWorld(t *testing.T) *world {
 			}
 		})
 	}
-	w := &world{t: t, written: new(testenv.Buffer), site: &sites{ServeMux: http.NewServeMux()}, models: &models{act: says(`{"do":"done","answer":"nothing"}`)}}
+	w := &world{t: t, written: new(testenv.Buffer), site: &sites{ServeMux: http.NewServeMux()}, models: &models{act: says(`{"do":"done","answer":"nothing"}`)}, left: MaxTimeout}
 	log := slog.New(slog.NewTextHandler(w.written, nil))
 	w.site.server = httptest.NewServer(w.site)
 	t.Cleanup(w.site.server.Close)
@@ -461,6 +464,7 @@ func newWorld(t *testing.T) *world {
 		must(err)
 	}
 	w.Service, err = New(Options{Sessions: w.sessions, Identity: w.identity, Models: exit.Watched(gateway.SurfaceLLM, handler), Views: views, Log: log,
+		Left: func(context.Context, identity.Agent) (time.Duration, error) { return w.left, w.leftErr },
 		Audit: func(ctx context.Context, in audit.Intent) (func(audit.Outcome), error) {
 			p, err := w.log.Begin(ctx, in)
 			if err != nil {
