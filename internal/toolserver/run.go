@@ -1,6 +1,7 @@
 package toolserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,7 +79,7 @@ func (s *Service) start(ctx context.Context, server config.MCPServer, tenant str
 	}()
 	r.wire = newWire(p.stdio.In, p.stdio.Out, s.pace, s.o.Now, int(server.Answer), held{s.messages, quota.Holder{Tenant: tenant}})
 	r.wire.changed = r.askAgain
-	r.wire.progress = r.onProgress
+	r.wire.progress, r.wire.patience = r.onProgress, r.patience
 	r.wire.stray = func(line []byte) { _, _ = fmt.Fprintf(r.stderr, "stdout: %s\n", line[:min(len(line), 1000)]) }
 	began = s.o.Now()
 	client := sdk.NewClient(&sdk.Implementation{Name: "clawjail", Version: s.o.Version}, &sdk.ClientOptions{
@@ -213,10 +214,7 @@ func ask[R any](ctx context.Context, r *run, tell Progress, send func(ctx contex
 	var nothing R
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	silent, longest := r.pace.call, r.pace.callMost
-	if r.server.Silence > 0 {
-		silent, longest = r.server.Silence, max(r.server.Silence, longest)
-	}
+	silent, longest := r.silence(), max(r.server.Silence, r.pace.callMost)
 	slow := problem.New(problem.Timeout, "ask for less at once, or set `silence` of the server", "the MCP server %s did not answer within %s", r.server.Name, silent)
 	silence := time.AfterFunc(silent, func() { cancel(slow) })
 	defer silence.Stop()
@@ -259,6 +257,20 @@ func ask[R any](ctx context.Context, r *run, tell Progress, send func(ctx contex
 		return nothing, cause
 	}
 	return nothing, err
+}
+
+// silence is how long a call may say nothing.
+func (r *run) silence() time.Duration { return cmp.Or(r.server.Silence, r.pace.call) }
+
+// patience is how long the server may leave unread what it is sent now. While it works on a call it need not read another one: that
+// may then wait for as long as the first may be silent.
+func (r *run) patience() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.progress) > 1 { // the call that is sent is one of them
+		return max(r.pace.write, r.silence())
+	}
+	return r.pace.write
 }
 
 // watch makes a token for the progress of a call.

@@ -52,6 +52,8 @@ type wire struct {
 	// messages.
 	changed  func()
 	progress func(progressNote)
+	// patience is how long the server may leave unread what it is sent now.
+	patience func() time.Duration
 	stray    func(line []byte)
 
 	writing chan struct{} // holds the right to write
@@ -85,7 +87,7 @@ type room interface {
 func newWire(in io.WriteCloser, out io.ReadCloser, p pace, now func() time.Time, most int, room room) *wire {
 	w := &wire{in: in, out: out, lines: bufio.NewReaderSize(out, 64<<10), rate: rate.NewLimiter(bytesPerSecond, bytesAtOnce), pace: p, now: now,
 		most: most, room: room,
-		changed: func() {}, progress: func(progressNote) {}, stray: func([]byte) {},
+		changed: func() {}, progress: func(progressNote) {}, stray: func([]byte) {}, patience: func() time.Duration { return p.write },
 		writing: make(chan struct{}, 1), replies: make(chan []byte, maxReplies), ended: make(chan struct{})}
 	w.replier.Go(w.reply)
 	return w
@@ -375,8 +377,9 @@ func (w *wire) write(ctx context.Context, data []byte) error {
 		return ctx.Err()
 	}
 	defer func() { <-w.writing }()
-	late := time.AfterFunc(w.pace.write, func() {
-		_ = w.blame(fmt.Errorf("it did not read what it was sent within %s", w.pace.write))
+	patience := w.patience()
+	late := time.AfterFunc(patience, func() {
+		_ = w.blame(fmt.Errorf("it did not read what it was sent within %s", patience))
 		_ = w.Close() // the write fails with it, and that is told
 	})
 	defer late.Stop()

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -173,6 +174,35 @@ func TestAServerThatDoesNotReadIsEnded(t *testing.T) {
 	_, err := w.Call(t.Context(), operator(), "files__echo", big, nil)
 	if p, ok := problem.As(err); !ok || !strings.Contains(p.Message, "did not read") {
 		t.Errorf("%v", err)
+	}
+}
+
+// A server with one thread reads its second call when it is done with the first.
+func TestAServerThatWorksNeedNotReadAnotherCall(t *testing.T) {
+	patient := files()
+	patient.Silence = time.Minute
+	w := newWorld(t, patient)
+	w.pace.write = 50 * time.Millisecond
+	works, sent := make(chan struct{}), make(chan struct{})
+	begin := sync.OnceFunc(func() { close(works) })
+	w.behave = func(p *peer) {
+		p.serve(func(p *peer, s said) {
+			begin()
+			<-sent
+			time.Sleep(3 * w.pace.write) // of work; the second call does not fit into the pipe meanwhile
+			echo(p, s)
+		})
+	}
+	first := make(chan error, 1)
+	go func() {
+		_, err := w.call(operator(), "files__echo")
+		first <- err
+	}()
+	<-works
+	close(sent)
+	_, err := w.Call(t.Context(), operator(), "files__echo", json.RawMessage(`{"a":"`+strings.Repeat("x", 200<<10)+`"}`), nil)
+	if err := errors.Join(err, <-first); err != nil || w.started() != 1 {
+		t.Errorf("%v, %d starts", err, w.started())
 	}
 }
 
