@@ -371,10 +371,18 @@ func (b *Book) lately(of scope, kind AccessKind, target string) *AccessRequest {
 			last = a
 		}
 	}
-	if last == nil || last.State != AccessRefused && !s.gives(*last, now) {
-		return nil
+	if last != nil && (last.State == AccessRefused || s.gives(*last, now)) {
+		return last
 	}
-	return last
+	// A host that was refused is refused at each of the two ports that it stands for; a held request names one of them.
+	for _, port := range []string{":80", ":443"} {
+		if host, found := strings.CutSuffix(target, port); found && kind == AccessHost {
+			if whole := b.lately(of, kind, host); whole != nil && whole.State == AccessRefused {
+				return whole
+			}
+		}
+	}
+	return nil
 }
 
 // gives says whether what an approval has made is there and good: it may have been used up, have expired, or have been removed.

@@ -523,6 +523,20 @@ func TestRefusedRequestIsHeld(t *testing.T) {
 		t.Error("nothing happens after an approval")
 	}
 	w.want(bot, "a.example", true)
+	// What was refused as the agent spelt it is not asked again at its ports, and at others it is.
+	asked, err := w.Ask(w.ctx, w.bot, AccessHost, "whole.example", "for docs", 0)
+	w.must(err)
+	w.answer(asked.ID, AccessAnswer{})
+	for _, port := range []string{"80", "443"} {
+		if hold("whole.example:"+port) || len(pending()) != 0 {
+			t.Errorf("the operator is asked again for port %s", port)
+		}
+	}
+	other := make(chan bool)
+	go func() { other <- hold("whole.example:8443") }()
+	testenv.Eventually(t, 5*time.Second, func() bool { return len(pending()) == 1 }, "nobody was asked for another port")
+	w.answer(pending()[0].ID, AccessAnswer{})
+	<-other
 	session := clean1("acme", "s_1", w.bot.ID)
 	if w.View(session).Hold() != 0 || w.View(bot).Hold() != 5*time.Minute {
 		t.Error("a session waits for an answer, or the agent does not")
