@@ -384,3 +384,26 @@ func TestNothingOfAnEarlierSessionIsInheritedWithItsAddress(t *testing.T) {
 		w.failing("forget", nil)
 	})
 }
+
+// What a session is opened for, such as a task, may take longer than sessions do as a rule.
+func TestASessionLastsAsLongAsWhatItIsFor(t *testing.T) {
+	inBubble(t, func(o *Options) {
+		o.Sessions.TTL, o.Sessions.Idle, o.Sessions.MaxTTL = 5*time.Minute, time.Minute, time.Hour
+	}, func(t *testing.T, w *world, s *Service) {
+		ttl, idle := 10*time.Minute, time.Second
+		for _, c := range []struct {
+			r         Request
+			ttl, idle time.Duration
+		}{
+			{Request{}, 5 * time.Minute, time.Minute},
+			{Request{Least: 2 * time.Minute}, 5 * time.Minute, 2 * time.Minute},
+			{Request{Least: 30 * time.Minute}, 30 * time.Minute, 30 * time.Minute},
+			{Request{Least: 2 * time.Hour}, time.Hour, time.Hour},
+			{Request{Least: 30 * time.Minute, TTL: &ttl, Idle: &idle}, ttl, idle},
+		} {
+			if p, err := s.plan(c.r); err != nil || p.ttl != c.ttl || p.idle != c.idle {
+				t.Errorf("%+v: %s, %s, %v", c.r, p.ttl, p.idle, err)
+			}
+		}
+	})
+}

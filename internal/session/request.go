@@ -58,7 +58,9 @@ type Request struct {
 	Label string
 	// TTL is how long the session may live, Idle how long nobody may use it.
 	TTL, Idle *time.Duration
-	Limits    LimitOverrides
+	// Least is what both are at least where they are left out, as far as the longest life of a session allows.
+	Least  time.Duration
+	Limits LimitOverrides
 }
 
 // LimitOverrides replace single limits of the configuration.
@@ -124,8 +126,8 @@ func (s *Service) plan(r Request) (plan, error) {
 		}
 		return *given
 	}
-	p.ttl = duration("ttl", r.TTL, s.Sessions.TTL, s.Sessions.MaxTTL)
-	p.idle = duration("idle", r.Idle, min(s.Sessions.Idle, s.Sessions.MaxTTL), s.Sessions.MaxTTL)
+	p.ttl = duration("ttl", r.TTL, min(max(s.Sessions.TTL, r.Least), s.Sessions.MaxTTL), s.Sessions.MaxTTL)
+	p.idle = duration("idle", r.Idle, min(max(s.Sessions.Idle, r.Least), s.Sessions.MaxTTL), s.Sessions.MaxTTL)
 	p.shape.limits = s.limits(r.Limits, &flaws)
 	if err := flaws.Err(); err != nil {
 		return plan{}, err

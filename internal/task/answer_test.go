@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -85,5 +86,15 @@ func TestPagesCannotWriteLinesOfTheTasks(t *testing.T) {
 	}
 	if one, other := newMark(), newMark(); one == other {
 		t.Error("two marks are the same")
+	}
+}
+
+// A model that thinks for long uses no session, which would end as idle.
+func TestTheSessionOfATaskLastsAsLongAsTheTask(t *testing.T) {
+	for given, want := range map[time.Duration]time.Duration{0: DefaultTimeout, MaxTimeout: MaxTimeout} {
+		p, err := Request{Goal: "Look", Timeout: given}.plan()
+		if err != nil || p.session.Least != want || p.timeout != want {
+			t.Errorf("%s: %+v, %v", given, p, err)
+		}
 	}
 }
