@@ -354,7 +354,7 @@ func TestAgentInAJailDrivesABrowserInAnother(t *testing.T) {
 			t.Fatal(r.Error)
 		}
 		end()
-		if r := a.try(t, injail.Command{Do: injail.Ended}); r.Error == "" {
+		if r := a.try(t, injail.Command{Do: injail.AwaitClose}); r.Error == "" {
 			t.Errorf("the socket is closed in good order: %d %s", r.Status, r.Body)
 		}
 		r := a.try(t, injail.Command{Do: injail.Request, Method: http.MethodGet, URL: gatewayURL + "/v1/health"})
@@ -378,7 +378,7 @@ func TestAgentInAJailDrivesABrowserInAnother(t *testing.T) {
 		if err := client.Do(t.Context(), v.API, op.RevokeToken(), op.TokenNamed{Name: "worker", ID: second.Token.ID}); err != nil {
 			t.Fatal(err)
 		}
-		r := a.do(t, injail.Command{Do: injail.Ended})
+		r := a.do(t, injail.Command{Do: injail.AwaitClose})
 		if r.Status != int(websocket.StatusPolicyViolation) || !strings.Contains(r.Body, problem.Unauthorized) {
 			t.Errorf("the socket ends with %d %s", r.Status, r.Body)
 		}
@@ -396,7 +396,7 @@ func TestAgentInAJailDrivesABrowserInAnother(t *testing.T) {
 		if err := client.Do(t.Context(), v.API, op.RevokeAgent(), op.OneAgent{Name: "worker"}); err != nil {
 			t.Fatal(err)
 		}
-		a.do(t, injail.Command{Do: injail.Ended})
+		a.do(t, injail.Command{Do: injail.AwaitClose})
 		if r := a.try(t, injail.Command{Do: injail.Call, Tool: "capabilities"}); r.Error == "" {
 			t.Errorf("a revoked agent calls a tool: %s", r.Body)
 		}

@@ -27,12 +27,12 @@ type Admitted struct{ Error string }
 
 // What an agent can be told to do.
 const (
-	Request = "request" // make an HTTP request, through the proxy where Proxy is set
-	Connect = "connect" // be an MCP client at URL
-	Call    = "call"    // call a tool
-	Dial    = "dial"    // open a WebSocket to URL
-	Send    = "send"    // send Body as a DevTools command, and wait for its reply
-	Ended   = "ended"   // wait until the WebSocket is closed by the other end
+	Request    = "request" // make an HTTP request, through the proxy where Proxy is set
+	Connect    = "connect" // be an MCP client at URL
+	Call       = "call"    // call a tool
+	Dial       = "dial"    // open a WebSocket to URL
+	Send       = "send"    // send Body as a DevTools command, and wait for its reply
+	AwaitClose = "ended"   // wait until the other end closes the WebSocket
 )
 
 // Command is one thing to do, a line of JSON on the agent's standard input. It is the only place where a key is.

@@ -2,7 +2,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/coder/websocket"
@@ -20,8 +20,8 @@ import (
 
 // Bounds of one command.
 const (
-	limit   = time.Minute
-	maxBody = 1 << 20
+	commandTimeout = time.Minute
+	maxBody        = 1 << 20
 )
 
 func main() {
@@ -33,7 +33,7 @@ func main() {
 			return // the test has nothing more to do
 		}
 		var r injail.Reply
-		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 		err := a.do(ctx, c, &r)
 		cancel()
 		if err != nil {
@@ -45,13 +45,16 @@ func main() {
 	}
 }
 
-// agent is what is open.
+// agent holds the connections that commands opened.
 type agent struct {
 	tools  *mcp.ClientSession
 	socket *websocket.Conn
 }
 
 func (a *agent) do(ctx context.Context, c injail.Command, r *injail.Reply) (err error) {
+	if c.Do == injail.Call && a.tools == nil || (c.Do == injail.Send || c.Do == injail.AwaitClose) && a.socket == nil {
+		return errors.New("nothing was connected before")
+	}
 	switch c.Do {
 	case injail.Request:
 		return request(ctx, c, r)
@@ -67,23 +70,19 @@ func (a *agent) do(ctx context.Context, c injail.Command, r *injail.Reply) (err 
 		return err
 	case injail.Send:
 		return a.send(ctx, c, r)
-	case injail.Ended:
-		for {
-			_, _, err := a.socket.Read(ctx)
-			var end websocket.CloseError
-			if errors.As(err, &end) {
-				r.Status, r.Body = int(end.Code), end.Reason
-				return nil
-			}
-			if err != nil {
-				return err
-			}
+	case injail.AwaitClose:
+		for err == nil {
+			_, _, err = a.socket.Read(ctx)
 		}
+		if end, ok := errors.AsType[websocket.CloseError](err); ok {
+			r.Status, r.Body, err = int(end.Code), end.Reason, nil
+		}
+		return err
 	}
 	return errors.New("no such command: " + c.Do)
 }
 
-// keyed adds the key to every request of a client.
+// keyed adds an API key to every request of a client.
 type keyed string
 
 func (k keyed) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -101,7 +100,7 @@ func request(ctx context.Context, c injail.Command, r *injail.Reply) error {
 		}
 		transport.Proxy = http.ProxyURL(proxy)
 	}
-	req, err := http.NewRequestWithContext(ctx, c.Method, c.URL, bytes.NewReader([]byte(c.Body)))
+	req, err := http.NewRequestWithContext(ctx, c.Method, c.URL, strings.NewReader(c.Body))
 	if err != nil {
 		return err
 	}
@@ -116,8 +115,8 @@ func request(ctx context.Context, c injail.Command, r *injail.Reply) error {
 	if err != nil {
 		return err
 	}
-	defer answer.Body.Close() // only read
-	body, err := io.ReadAll(io.LimitReader(answer.Body, maxBody))
+	defer answer.Body.Close()                                               // only read
+	body, err := io.ReadAll(http.MaxBytesReader(nil, answer.Body, maxBody)) // a part would be taken for all of it
 	r.Status, r.Body = answer.StatusCode, string(body)
 	return err
 }
@@ -162,8 +161,8 @@ func (a *agent) call(ctx context.Context, c injail.Command, r *injail.Reply) err
 func (a *agent) send(ctx context.Context, c injail.Command, r *injail.Reply) error {
 	type numbered struct{ ID int }
 	var sent numbered
-	if err := json.Unmarshal([]byte(c.Body), &sent); err != nil {
-		return err
+	if err := json.Unmarshal([]byte(c.Body), &sent); err != nil || sent.ID == 0 {
+		return errors.Join(err, errors.New("the command has no id"))
 	}
 	if err := a.socket.Write(ctx, websocket.MessageText, []byte(c.Body)); err != nil {
 		return err
