@@ -375,7 +375,7 @@ func (p *program) hostBrowser() (*hostBrowser, error) {
 
 // newHostBrowser is the host browser of a user with these settings, which are of that file.
 func newHostBrowser(settings config.HostBrowser, e config.Environment, file string) (b *hostBrowser, err error) {
-	b = &hostBrowser{settings: settings, env: e, file: file, base: settings.Control()}
+	b = &hostBrowser{settings: settings, env: e, configFile: file, control: settings.Control()}
 	_, _, b.local = settings.Local()
 	if b.dir, err = host.DataDir(e); err != nil {
 		return nil, err
@@ -386,15 +386,15 @@ func newHostBrowser(settings config.HostBrowser, e config.Environment, file stri
 
 // encrypted says what is wrong with an address to which the token would cross a network in the clear.
 func (b *hostBrowser) encrypted() error {
-	if b.local || b.base.Scheme == "https" {
+	if b.local || b.control.Scheme == "https" {
 		return nil
 	}
 	return problem.New(problem.BadURL, "use https, or a tunnel to a loopback address",
 		"browser.control_url is not encrypted and not on this machine: the token would cross the network in the clear")
 }
 
-// refused says that nobody listens.
-func refused(err error) bool {
+// connectionRefused says that nobody listens.
+func connectionRefused(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial" && !errors.Is(err, os.ErrDeadlineExceeded)
 }

@@ -27,32 +27,32 @@ import (
 )
 
 const (
-	// healthLimit bounds the question whether a server is there: it answers without asking the browser.
+	// healthLimit bounds a health check: the server answers it without asking the browser.
 	healthLimit = 3 * time.Second
 	// serverLimit bounds the start of a server, without a browser.
 	serverLimit = 15 * time.Second
-	// lookEvery is how often a server that starts is looked for.
+	// lookEvery is how often the health of a server that starts is checked.
 	lookEvery = 25 * time.Millisecond
-	// maxBrowserLog bounds the log of servers in the background, in bytes. It is begun anew beyond that.
+	// maxBrowserLog is how many bytes the log of servers in the background may have; a larger one is emptied at the next start.
 	maxBrowserLog = 1 << 20
-	// maxReply bounds an answer that is no operation's.
+	// maxReply bounds answers except those of operations.
 	maxReply = 1 << 20
 )
 
 // hostBrowser is the host browser, seen from a command.
 type hostBrowser struct {
-	settings  config.HostBrowser
-	env       config.Environment
-	file      string // the configuration
-	base      *url.URL
-	local     bool
-	dir       string
-	tokenPath string
-	started   bool // this command started the server
+	settings   config.HostBrowser
+	env        config.Environment
+	configFile string
+	control    *url.URL // of the control server
+	local      bool
+	dir        string
+	tokenPath  string
+	started    bool // this command started the server
 }
 
-// send sends a request with the token. The server is this machine's, or named by the user: no proxy, and no other place
-// that it points to, gets the token.
+// send sends a request with the token. Only the server of this machine, or the one that the user named, gets the token: no proxy
+// and no target of a redirect.
 func (b *hostBrowser) send(request *http.Request) (*http.Response, error) {
 	token, err := host.ReadToken(b.tokenPath)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -73,8 +73,8 @@ func (b *hostBrowser) send(request *http.Request) (*http.Response, error) {
 	return client.Do(request)
 }
 
-// dial connects to the server. On this machine anybody may listen on the port before it does: whoever is not this user does
-// not get to see the token, which is good for longer than that. Root may read it in any case.
+// dial connects to the server. On this machine, another local user may have bound the port first: the token is sent only to a
+// listener of this user or root.
 func (b *hostBrowser) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, network, address)
@@ -93,19 +93,24 @@ func (b *hostBrowser) dial(ctx context.Context, network, address string) (net.Co
 	return conn, nil
 }
 
-// health says whether the server answers. It is an error when somebody else does, or it does not know this user.
+// do sends a request without a body. path begins with a slash.
+func (b *hostBrowser) do(ctx context.Context, method, path string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, method, b.control.String()+path, nil)
+	if err != nil {
+		return nil, fmt.Errorf("make the request: %w", err)
+	}
+	return b.send(request)
+}
+
+// health says whether the server answers. It is an error when another program answers, or the server does not take this user's token.
 func (b *hostBrowser) health(ctx context.Context) (up bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, healthLimit)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, b.base.JoinPath("/").String(), nil)
-	if err != nil {
-		return false, fmt.Errorf("make the request: %w", err)
-	}
 	if _, err := os.Stat(b.tokenPath); b.local && errors.Is(err, fs.ErrNotExist) {
 		return false, nil // no server of this user has ever run
 	}
-	response, err := b.send(request)
-	if refused(err) {
+	response, err := b.do(ctx, http.MethodGet, "/")
+	if connectionRefused(err) {
 		return false, nil
 	}
 	if err != nil {
@@ -115,7 +120,7 @@ func (b *hostBrowser) health(ctx context.Context) (up bool, err error) {
 		return false, problem.Wrap(err, problem.ControlPlaneUnreachable, "see its log: "+b.logPath(),
 			"the control server of the host browser does not answer at %s", b.settings.ControlURL)
 	}
-	defer response.Body.Close() // of no interest
+	defer response.Body.Close() // not read
 	switch name := response.Header.Get("Server"); {
 	case name != hostserver.Name:
 		return false, problem.New(problem.Conflict, "stop what uses that port, or set browser.control_url to another",
@@ -130,7 +135,7 @@ func (b *hostBrowser) health(ctx context.Context) (up bool, err error) {
 	return true, nil
 }
 
-// status asks the server, or says what is known without one.
+// status asks the server, or tells what is known while none runs.
 func (b *hostBrowser) status(ctx context.Context) (s host.Status, err error) {
 	up, err := b.health(ctx)
 	if err != nil {
@@ -145,15 +150,7 @@ func (b *hostBrowser) status(ctx context.Context) (s host.Status, err error) {
 
 // call sends a request without a body, and decodes the answer.
 func (b *hostBrowser) call(ctx context.Context, method, path string, into any) error {
-	u, err := b.base.Parse(path)
-	if err != nil {
-		return fmt.Errorf("make the request: %w", err)
-	}
-	request, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
-	if err != nil {
-		return fmt.Errorf("make the request: %w", err)
-	}
-	response, err := b.send(request)
+	response, err := b.do(ctx, method, path)
 	if err != nil {
 		return b.unreachable(err)
 	}
@@ -179,7 +176,7 @@ func (b *hostBrowser) drive(ctx context.Context, op browser.Operation) (any, err
 	if err := b.ready(ctx); err != nil {
 		return nil, err
 	}
-	request, err := control.Request(ctx, b.base, op)
+	request, err := control.Request(ctx, b.control, op)
 	if err != nil {
 		return nil, err
 	}
@@ -229,7 +226,7 @@ func (b *hostBrowser) ready(ctx context.Context) error {
 
 func (b *hostBrowser) logPath() string { return filepath.Join(b.dir, "serve.log") }
 
-// startServer starts a server in the background, and waits until it answers. Two commands start one.
+// startServer starts a server in the background, and waits until it answers. Concurrent commands start only one server.
 func (b *hostBrowser) startServer(ctx context.Context) error {
 	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, serverLimit)
@@ -242,7 +239,7 @@ func (b *hostBrowser) startServer(ctx context.Context) error {
 	if up, err := b.health(ctx); up || err != nil {
 		return err // somebody else was quicker
 	}
-	log, begin, err := b.openLog()
+	log, offset, err := b.openLog()
 	if err != nil {
 		return err
 	}
@@ -252,8 +249,8 @@ func (b *hostBrowser) startServer(ctx context.Context) error {
 		return fmt.Errorf("find this program: %w", err)
 	}
 	args := []string{"browser", "serve", "--background"}
-	if b.file != "" {
-		path, err := filepath.Abs(b.file)
+	if b.configFile != "" {
+		path, err := filepath.Abs(b.configFile)
 		if err != nil {
 			return fmt.Errorf("find the configuration: %w", err)
 		}
@@ -267,7 +264,7 @@ func (b *hostBrowser) startServer(ctx context.Context) error {
 		return fmt.Errorf("start the server of the host browser: %w", err)
 	}
 	exited := make(chan struct{})
-	// It outlives this command; while it does not, its end is news.
+	// Reap the server if it exits while we wait for it.
 	go func() {
 		_ = server.Wait() // its log says why
 		close(exited)
@@ -278,7 +275,7 @@ func (b *hostBrowser) startServer(ctx context.Context) error {
 		select {
 		case <-exited:
 			return problem.New(problem.ControlPlaneUnreachable, "run it to see more: clawjail browser serve",
-				"the server of the host browser ended at once; it wrote:\n%s", b.written(begin))
+				"the server of the host browser ended at once; it wrote:\n%s", b.startOutput(offset))
 		case <-ctx.Done():
 			if caller.Err() != nil {
 				return caller.Err()
@@ -294,7 +291,7 @@ func (b *hostBrowser) startServer(ctx context.Context) error {
 	}
 }
 
-// openLog opens the log of servers in the background, and says where this one's part begins.
+// openLog opens the log of servers in the background, and says at which offset the output of the next one begins.
 func (b *hostBrowser) openLog() (*os.File, int64, error) {
 	mode := os.O_CREATE | os.O_WRONLY | os.O_APPEND
 	info, err := os.Stat(b.logPath())
@@ -312,19 +309,19 @@ func (b *hostBrowser) openLog() (*os.File, int64, error) {
 	return f, info.Size(), nil
 }
 
-// written is the end of what a server wrote to its log.
-func (b *hostBrowser) written(begin int64) string {
+// startOutput is the end of what a server wrote to its log from offset on.
+func (b *hostBrowser) startOutput(offset int64) string {
 	f, err := os.Open(b.logPath())
 	if err != nil {
 		return "(the log cannot be read)"
 	}
 	defer f.Close() // only read from
-	const most = 4 << 10
+	const limit = 4 << 10
 	end, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
 		return "(the log cannot be read)"
 	}
-	data, err := io.ReadAll(io.NewSectionReader(f, max(begin, end-most), most))
+	data, err := io.ReadAll(io.NewSectionReader(f, max(offset, end-limit), limit))
 	if err != nil {
 		return "(the log cannot be read)"
 	}

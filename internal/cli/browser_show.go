@@ -13,7 +13,7 @@ import (
 )
 
 // mediaURL is where a picture can be fetched for a while.
-func (b *hostBrowser) mediaURL(id string) string { return b.base.JoinPath("media", id).String() }
+func (b *hostBrowser) mediaURL(id string) string { return b.control.JoinPath("media", id).String() }
 
 // save writes a picture or a print to a file.
 func (b *hostBrowser) save(cmd *cobra.Command, result any, file string) error {

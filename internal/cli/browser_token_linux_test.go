@@ -44,7 +44,7 @@ func TestTheTokenOfTheHostBrowserIsNotSentToAnotherUser(t *testing.T) {
 			server.Listener = listener
 			server.Start()
 			_, port, _ := net.SplitHostPort(listener.Addr().String())
-			b := &hostBrowser{base: &url.URL{Scheme: "http", Host: "127.0.0.1:" + port}, local: true, tokenPath: token}
+			b := &hostBrowser{control: &url.URL{Scheme: "http", Host: "127.0.0.1:" + port}, local: true, tokenPath: token}
 			_, err = b.health(t.Context())
 			server.Close()
 			if got := len(keys); got != map[bool]int{true: 1, false: 0}[uid == os.Geteuid()] {
@@ -63,13 +63,13 @@ func TestTheEndOfALogIsShown(t *testing.T) {
 	if err := os.WriteFile(b.logPath(), []byte(earlier+strings.Repeat("noise\n", 2000)+"the reason\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := b.written(int64(len(earlier))); !strings.HasSuffix(got, "noise\nthe reason") || len(got) > 4<<10 {
+	if got := b.startOutput(int64(len(earlier))); !strings.HasSuffix(got, "noise\nthe reason") || len(got) > 4<<10 {
 		t.Errorf("of a long log: %d bytes, %q", len(got), got[max(0, len(got)-40):])
 	}
 	if err := os.WriteFile(b.logPath(), []byte(earlier+"the reason\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := b.written(int64(len(earlier))); got != "the reason" {
+	if got := b.startOutput(int64(len(earlier))); got != "the reason" {
 		t.Errorf("of a short one: %q", got)
 	}
 }

@@ -83,7 +83,7 @@ func (p *program) drive(cmd *cobra.Command, id string, op browser.Operation, asJ
 	if err != nil {
 		return err
 	}
-	return (&hostBrowser{base: base}).show(cmd, result, asJSON) // as the host browser's are shown
+	return (&hostBrowser{control: base}).show(cmd, result, asJSON) // as the host browser's are shown
 }
 
 // savePicture writes the picture that an operation makes.
