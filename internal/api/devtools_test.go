@@ -408,7 +408,7 @@ func TestASocketEndsWithItsReason(t *testing.T) {
 			websocket.StatusPolicyViolation, "unauthorized: the token has expired"},
 		"the browser is gone": {func(_ *door, c *fakeDevtools) { c.end(cdp.ErrBrowserGone) }, websocket.StatusGoingAway, "the session has ended"},
 		"it does not read":    {func(_ *door, c *fakeDevtools) { c.end(cdp.ErrSlowClient) }, websocket.StatusPolicyViolation, "the client reads too slowly"},
-		"something private":   {func(_ *door, c *fakeDevtools) { c.end(errors.New("secret")) }, websocket.StatusInternalError, "something went wrong that nobody foresaw"},
+		"something private":   {func(_ *door, c *fakeDevtools) { c.end(errors.New("secret")) }, websocket.StatusInternalError, "clawjail failed unexpectedly"},
 		"a long reason": {func(_ *door, c *fakeDevtools) { c.end(problem.New(problem.SessionClosed, "", "%s", long)) }, websocket.StatusGoingAway,
 			"session_closed: " + strings.Repeat("ä", 52) + "…"},
 	} {

@@ -44,8 +44,8 @@ func document(err error) *Problem {
 	case code == problem.Canceled:
 		out.Detail = "the caller left before the answer"
 	default:
-		out.Detail = "something went wrong that nobody foresaw"
-		out.Hint = "the log of the control plane says what"
+		out.Detail = problem.Unexpected
+		out.Hint = "look into the log of the control plane"
 	}
 	if out.Title == "" {
 		out.Title = "Client Closed Request"

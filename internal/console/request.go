@@ -244,7 +244,7 @@ func (s said) Sentence() string {
 func sayProblem(err error) said {
 	p, ok := problem.As(err)
 	if !ok {
-		return said{Title: "Something went wrong", Message: "clawjail could not do this.", Hint: "what happened is in its log", Code: problem.Internal,
+		return said{Title: "Something went wrong", Message: problem.Unexpected, Hint: "look into the log of the control plane", Code: problem.Internal,
 			Status: http.StatusInternalServerError}
 	}
 	out := said{Title: "This did not work", Message: p.Message, Hint: p.Hint, Code: p.Code, Status: problem.Status(p.Code), Flaws: flawsOf(err)}

@@ -208,7 +208,7 @@ func TestResourcesOfOthersAreListedAndRead(t *testing.T) {
 	for uri, want := range map[string]jsonrpc.Error{
 		"mcp+one+gone":    {Code: jsonrpc.CodeInvalidParams, Message: "error not_found: it is not there\nhint: look"},
 		"mcp+one+refused": {Code: -32002, Message: "the server says no"},
-		"mcp+one+panics":  {Code: jsonrpc.CodeInternalError, Message: "error internal: something went wrong inside clawjail"},
+		"mcp+one+panics":  {Code: jsonrpc.CodeInternalError, Message: "error internal: clawjail failed unexpectedly"},
 	} {
 		var said *jsonrpc.Error
 		if _, err := c.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri}); !errors.As(err, &said) || said.Code != want.Code || said.Message != want.Message {
@@ -242,7 +242,7 @@ func TestToolsOfOthersAreBesideOurOwn(t *testing.T) {
 	if got, out := w.tool("one__fails", nil); !out.IsError || got != "error jail_failed: it ended\nhint: look\nit printed: no module" {
 		t.Errorf("%q", got)
 	}
-	if got, out := w.tool("one__panics", nil); !out.IsError || !strings.Contains(got, "something went wrong inside clawjail") {
+	if got, out := w.tool("one__panics", nil); !out.IsError || !strings.Contains(got, "clawjail failed unexpectedly") {
 		t.Errorf("%q", got)
 	}
 	if len(o.called) != 3 || o.called[0] != ` one__echo {"a":1}` {

@@ -132,7 +132,7 @@ var errTooLarge = problem.New(problem.BadRequest, "send less at once", "the body
 func writeProblem(w http.ResponseWriter, err error) {
 	p, _ := problem.As(err)
 	if p == nil {
-		p = problem.New(problem.CodeOf(err), "", "something went wrong")
+		p = problem.New(problem.CodeOf(err), "", problem.Unexpected)
 	}
 	status := problem.Status(p.Code)
 	if errors.Is(err, errTooLarge) {

@@ -117,7 +117,7 @@ func (s *Server) during(ctx context.Context, what string, do func(ctx context.Co
 	defer func() {
 		if r := recover(); r != nil {
 			s.Log.Error("mcp: a call panicked", "of", what, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-			err = problem.New(problem.Internal, "", "something went wrong inside clawjail")
+			err = problem.New(problem.Internal, "", problem.Unexpected)
 		}
 	}()
 	return do(ctx, who)
@@ -245,7 +245,7 @@ func (s *Server) words(what string, err error) (said map[string]string, text str
 	case code == problem.Canceled:
 		message = "it was canceled"
 	default:
-		message = "something went wrong inside clawjail"
+		message = problem.Unexpected
 	}
 	if code == problem.Internal {
 		s.Log.Error("mcp: a call failed", "of", what, "error", err)

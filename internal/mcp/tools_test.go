@@ -223,7 +223,7 @@ func TestErrorsHaveCodeSentenceAndHintAndNoCause(t *testing.T) {
 	}{
 		{"a problem", problem.Wrap(cause, problem.StaleRef, "take a new snapshot", "the ref is stale"), "error stale_ref: the ref is stale\nhint: take a new snapshot", false},
 		{"a refusal", problem.New(problem.ActEvaluateDisabled, "use browser_query", "no JavaScript here"), "error act_evaluate_disabled: no JavaScript here\nhint: use browser_query", false},
-		{"no code", cause, "error internal: something went wrong inside clawjail", true},
+		{"no code", cause, "error internal: clawjail failed unexpectedly", true},
 		{"time", context.DeadlineExceeded, "error timeout: it took longer than it may\nhint: give it more time with timeoutMs, or do less at once", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -153,8 +153,7 @@ const (
 	Timeout           = "timeout"
 	Canceled          = "canceled"
 
-	// Everything that nobody foresaw.
-	Internal = "internal"
+	Internal = "internal" // an error that has no code of its own
 )
 
 // statusClientClosedRequest is what proxies log when a client left before its answer. No client receives it.
@@ -302,8 +301,7 @@ func Codes() []Info {
 	}
 }
 
-// Level is that of the log's line about what failed with a status. A page that was waited for too long, and a server outside
-// that is not there, are the doing of whoever named them, and nothing that the operator has to look at.
+// Level is the log level of a failure with a status. A timeout, or a server outside that fails, is nothing for the operator to mend.
 func Level(status int) slog.Level {
 	if status == http.StatusBadGateway || status == http.StatusGatewayTimeout {
 		return slog.LevelInfo

@@ -31,13 +31,15 @@ type Error struct {
 	Details map[string]any
 }
 
+// Unexpected is the message for an error that is no problem. The text of that error is for the log only.
+const Unexpected = "clawjail failed unexpectedly"
+
 // New makes a problem without a cause. The message is made as by fmt.Sprintf.
 func New(code, hint, format string, args ...any) *Error {
 	return &Error{Code: code, Hint: hint, Message: fmt.Sprintf(format, args...)}
 }
 
-// Wrap makes a problem with a cause. It never returns nil, also when err is nil: a nil *Error that is kept in an
-// error would be an error that is not nil. Callers test err first.
+// Wrap makes a problem with a cause. It never returns nil, not even when err is nil: callers test err first.
 func Wrap(err error, code, hint, format string, args ...any) *Error {
 	e := New(code, hint, format, args...)
 	e.Err = err

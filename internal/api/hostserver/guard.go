@@ -113,7 +113,7 @@ type Problem struct {
 // fail answers with an error: the message, hint and details of a problem. Its cause, and other errors, are for the log only.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	code := problem.CodeOf(err)
-	out := Problem{Code: code, Error: "something went wrong that nobody foresaw", Hint: "the log of `clawjail browser serve` says what"}
+	out := Problem{Code: code, Error: problem.Unexpected, Hint: "look into the log of `clawjail browser serve`"}
 	status := problem.Status(code)
 	if p, ok := problem.As(err); ok {
 		out.Error, out.Hint, out.Details = p.Message, p.Hint, p.Details

@@ -256,7 +256,7 @@ func sayable(err error) failure {
 	case problem.Canceled:
 		return failure{Code: code, Message: "it was broken off", Hint: "connect again"}
 	}
-	return failure{Code: problem.Internal, Message: "something went wrong that nobody foresaw", Hint: "the log of the control plane says what"}
+	return failure{Code: problem.Internal, Message: problem.Unexpected, Hint: "look into the log of the control plane"}
 }
 
 // closeCode is the code of the close frame (RFC 6455, 7.4.1): 1000 when the session is over, 1001 when connecting again later may

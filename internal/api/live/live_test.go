@@ -398,7 +398,7 @@ func TestAViewEndsWithItsReason(t *testing.T) {
 		"too many watch": {func(w *watched) { w.fakeViewer.end(problem.New(problem.RateLimited, "", "20 watch")) },
 			websocket.StatusPolicyViolation, "rate_limited: 20 watch"},
 		"something private": {func(w *watched) { w.fakeViewer.end(errors.New("secret")) },
-			websocket.StatusInternalError, "internal: something went wrong that nobody foresaw"},
+			websocket.StatusInternalError, "internal: clawjail failed unexpectedly"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := watch(t, newViewer())
@@ -456,7 +456,7 @@ func TestNothingOfAnInputIsLogged(t *testing.T) {
 	w := watch(t, v)
 	for _, text := range []string{`{"type":"text","text":"canary"}`, `{"type":"answer","popup":"p1","password":"canary"}`} {
 		w.send(t, text)
-		w.want(t, `{"error":{"code":"internal","message":"something went wrong that nobody foresaw","hint":"the log of the control plane says what"}}`)
+		w.want(t, `{"error":{"code":"internal","message":"clawjail failed unexpectedly","hint":"look into the log of the control plane"}}`)
 	}
 	w.send(t, `{"type":"canary","canary":"canary"}`)
 	w.read(t)

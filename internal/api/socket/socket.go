@@ -272,7 +272,7 @@ func closing(why error) (websocket.StatusCode, string) {
 	case !ok && (errors.Is(why, cdp.ErrClosed) || errors.Is(why, cdp.ErrBrowserGone)):
 		return websocket.StatusGoingAway, "the session has ended"
 	case !ok:
-		return websocket.StatusInternalError, "something went wrong that nobody foresaw"
+		return websocket.StatusInternalError, problem.Unexpected
 	case p.Code == problem.Unauthorized, p.Code == problem.Forbidden, p.Code == problem.TakenOver:
 		return websocket.StatusPolicyViolation, Reason(p)
 	}
