@@ -88,7 +88,7 @@ func (o Screenshot) Limit() time.Duration { return limit(o.TimeoutMS, screenshot
 func (Screenshot) Result() any { return new(Picture) }
 
 // Run implements Operation. One screenshot of a tab is taken at a time. One that scrolls to an element or changes the
-// window waits for what steers the tab. A picture beyond 64 MB is a bad_request.
+// window waits for what steers the tab. A picture beyond 64 MiB is a bad_request.
 func (o Screenshot) Run(ctx context.Context, b *Browser) (any, error) {
 	p, err := b.tab(ctx, o.TargetID)
 	if err != nil {

@@ -165,7 +165,7 @@ func (c *Client) send(ctx context.Context, frame []byte) error {
 	c.release(weight)
 	if errors.Is(err, ErrFrameTooLarge) {
 		// The filter has made it longer, or it is as long as the browser takes and was given the name of a session.
-		c.deliver(ErrorReply(CodeServerError, "The command has more than the %d MB that the browser takes.", MaxCommand>>20), id, asked)
+		c.deliver(ErrorReply(CodeServerError, "The command has more than the %d MiB that the browser takes.", MaxCommand>>20), id, asked)
 		return nil
 	}
 	if cause := c.Err(); cause != nil {
@@ -268,7 +268,7 @@ func (c *Client) enqueue(m *Message) {
 		return
 	}
 	if m.Kind == Reply && m.size() > largeResult {
-		refused := ErrorReply(CodeServerError, "There is no room for a result of %d MB: too many messages wait to be read. "+
+		refused := ErrorReply(CodeServerError, "There is no room for a result of %d MiB: too many messages wait to be read. "+
 			"Read them, or ask for less at once.", megabytes(int64(m.size())))
 		refused.ID, refused.SessionID = m.ID, m.SessionID
 		if c.queue.push(refused) {

@@ -121,10 +121,10 @@ func (a *assembly) readFrom(r io.Reader) error {
 // refusal is what is said to whoever sent the message, or waits for it.
 func (a *assembly) refusal(what string) *Message {
 	if a.noRoom {
-		return ErrorReply(CodeServerError, "There is no room for a %s of %d MB: too many large messages are under way. "+
+		return ErrorReply(CodeServerError, "There is no room for a %s of %d MiB: too many large messages are under way. "+
 			"Wait until some have ended, or use smaller ones.", what, megabytes(a.skimmed.Size))
 	}
-	return ErrorReply(CodeServerError, "The %s has %d MB, and one may have %d MB. Use smaller ones.", what,
+	return ErrorReply(CodeServerError, "The %s has %d MiB, and one may have %d MiB. Use smaller ones.", what,
 		megabytes(a.skimmed.Size), megabytes(int64(a.max)))
 }
 

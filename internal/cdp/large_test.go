@@ -27,7 +27,7 @@ func TestALargeResultCostsTheCommand(t *testing.T) {
 		return nil
 	}))
 	c := attach(t, NewMux(b.conn), ClientOptions{})
-	const no = `{"code":-32000,"message":"The result has 1 MB, and one may have 1 MB. Use smaller ones."}`
+	const no = `{"code":-32000,"message":"The result has 1 MiB, and one may have 1 MiB. Use smaller ones."}`
 	send(t, c, `{"id":1,"method":"A.large"}`)
 	expect(t, c, `{"id":1,"error":`+no+`}`)
 	send(t, c, `{"id":2,"method":"A.logs"}`)
@@ -82,7 +82,7 @@ func TestALargeCommandCostsTheCommand(t *testing.T) {
 	for name, way := range ways {
 		before := len(b.commands())
 		for frame, want := range map[string]string{
-			`{"id":9,"method":"A.b","params":{"a":"` + long + `"}}`:                  `{"id":9,"error":{"code":-32000,"message":"The command has 1 MB, and one may have 1 MB. Use smaller ones."}}`,
+			`{"id":9,"method":"A.b","params":{"a":"` + long + `"}}`:                  `{"id":9,"error":{"code":-32000,"message":"The command has 1 MiB, and one may have 1 MiB. Use smaller ones."}}`,
 			`{"params":{"a":"` + long + `","id":8},"sessionId":"X2","id":9}`:         `{"id":9,"error":{"code":-32001,"message":"Session with given id not found."}}`,
 			`{"id":9,"method":"A.b","params":{"a":"` + long + `"},"sessionId":"X1"}`: `{"id":9,"error":{"code":-32001,"message":"Session with given id not found."}}`,
 		} {

@@ -215,7 +215,7 @@ func (s *Service) send(ctx context.Context, c gateway.Caller, method, path strin
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, problem.New(problem.UpstreamFailed, "try again later", "the answer of the model broke off, or has more than %d MB", maxAnswerBytes>>20)
+		return nil, problem.New(problem.UpstreamFailed, "try again later", "the answer of the model broke off, or has more than %d MiB", maxAnswerBytes>>20)
 	}
 	if w.status/100 == 2 {
 		return w.body.Bytes(), nil

@@ -26,7 +26,7 @@ func needSpace(path string, need int64) error {
 	free := st.Bavail * int64(st.Bsize)
 	if free < need {
 		return problem.New(problem.DiskFull, "free some space, or put the data directory on a larger disk",
-			"building needs %d MB of free disk, and there are %d MB", need>>20, free>>20).With("need_bytes", need).With("free_bytes", free)
+			"building needs %d MiB of free disk, and there are %d MiB", need>>20, free>>20).With("need_bytes", need).With("free_bytes", free)
 	}
 	return nil
 }

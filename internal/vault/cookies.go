@@ -185,7 +185,7 @@ func tooMuch(n NewCookies) error {
 	if len(n.Origins) > 0 {
 		code, what = problem.BadStorage, "cookies and storage of "+n.Domain+" together have"
 	}
-	return problem.New(code, "leave out what a login does not need", "%s more than %d MB", what, weblogin.MaxBytes>>20)
+	return problem.New(code, "leave out what a login does not need", "%s more than %d MiB", what, weblogin.MaxBytes>>20)
 }
 
 // stored says in words what a store answered to an entry that refers to others.

@@ -278,7 +278,7 @@ func (h *Handler) unusable(resp *http.Response, p egress.Provider) *problem.Erro
 		return problem.New(problem.UpstreamFailed, "an operator has to correct the base URL of the provider",
 			"the provider %s answered with the status %d instead of an answer", p.Name, resp.StatusCode).With(detailRetry, false)
 	case resp.ContentLength > longestAnswer:
-		return problem.New(problem.UpstreamFailed, "ask for less at once", "the answer of the provider %s has more than %d MB", p.Name, longestAnswer>>20)
+		return problem.New(problem.UpstreamFailed, "ask for less at once", "the answer of the provider %s has more than %d MiB", p.Name, longestAnswer>>20)
 	}
 	return nil
 }

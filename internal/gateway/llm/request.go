@@ -295,7 +295,7 @@ func fullHeld() *problem.Error {
 // readBody reads the whole body: the name of the model may be its last word. It returns how much of the memory for bodies
 // it holds, which the caller gives back, also with an error.
 func (h *Handler) readBody(r *http.Request, by quota.Holder) (body []byte, taken int64, p *problem.Error) {
-	tooLarge := problem.New(problem.TooLarge, "send less at once", "the body of the request has more than %d MB", longestBody>>20)
+	tooLarge := problem.New(problem.TooLarge, "send less at once", "the body of the request has more than %d MiB", longestBody>>20)
 	if r.ContentLength > longestBody {
 		return nil, 0, tooLarge
 	}
