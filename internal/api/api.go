@@ -9,7 +9,7 @@
 //     what its scope says; DevTools clients and live views may send it in the address.
 //   - A web page cannot use it: requests with a foreign Host, Origin or Sec-Fetch-Site are refused before the key is
 //     looked at, so DNS rebinding and cross-site requests end there.
-//   - Bodies are JSON of at most 1 MB; one with cookies may have 33 MB, from those who may store some, and a file 32 MB.
+//   - Bodies are JSON of at most 1 MiB; one with cookies may have 33 MiB, from those who may store some, and a file 32 MiB.
 //     Unknown and doubled keys, and anything after the end, are errors with a position. Unknown query parameters are
 //     errors too.
 //   - Errors are application/problem+json (RFC 9457) with the members code, hint, details and errors. The text of an error without a code

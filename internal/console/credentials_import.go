@@ -279,7 +279,7 @@ func readSecret(from io.Reader, most int64) ([]byte, error) {
 func notArrived(err error) error {
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
-		return problem.Wrap(err, problem.BadCookieFile, "export the cookies of one site only", "the file has more than %d MB", cookies.MaxBytes>>20)
+		return problem.Wrap(err, problem.BadCookieFile, "export the cookies of one site only", "the file has more than %d MiB", cookies.MaxBytes>>20)
 	}
 	return problem.Wrap(err, problem.BadRequest, "send it again", "the form did not arrive")
 }

@@ -173,7 +173,7 @@ func TestFileIsPutIntoTheBrowsersFolder(t *testing.T) {
 	if p := w.sendFile("acme operator", "b.txt", []byte("b"), false); p.location != "/console/sessions/s_one?files=yes" {
 		t.Errorf("%d to %q", p.status, p.location)
 	}
-	if p := w.sendFile("acme operator", "large", make([]byte, maxUpload+1), true); p.status != http.StatusBadRequest || !strings.Contains(p.header.Get("HX-Trigger"), "32 MB") {
+	if p := w.sendFile("acme operator", "large", make([]byte, maxUpload+1), true); p.status != http.StatusBadRequest || !strings.Contains(p.header.Get("HX-Trigger"), "32 MiB") {
 		t.Errorf("a large one: %d %v", p.status, p.header)
 	}
 	if p := w.sendFile("acme viewer", "a", []byte("a"), true); p.status != http.StatusForbidden {

@@ -111,7 +111,7 @@ func (c *Console) putSessionFile(q *request) error {
 		case err != nil:
 			return problem.Wrap(err, problem.BadRequest, "send it again, or a smaller one", "the file did not arrive")
 		case len(data) > maxUpload:
-			return problem.New(problem.BadRequest, "choose a smaller one", "the file has more than %d MB", maxUpload>>20)
+			return problem.New(problem.BadRequest, "choose a smaller one", "the file has more than %d MiB", maxUpload>>20)
 		}
 		file = &browser.PutFile{Name: plainName(part.FileName()), Data: data}
 	}

@@ -30,7 +30,7 @@ func Decode(raw []byte) ([]Cookie, error) {
 // Elements splits a JSON array without reading what is in it. The elements are parts of raw.
 func Elements(raw []byte) ([]jsontext.Value, error) {
 	if len(raw) > MaxBytes {
-		return nil, fmt.Errorf("the list has more than %d MB", MaxBytes>>20)
+		return nil, fmt.Errorf("the list has more than %d MiB", MaxBytes>>20)
 	}
 	d := jsontext.NewDecoder(bytes.NewBuffer(raw))
 	if token, err := d.ReadToken(); err != nil || token.Kind() != '[' {

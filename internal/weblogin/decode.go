@@ -19,7 +19,7 @@ var errForm = errors.New("it is not in the form of a storage state")
 // Decode reads what [Encode] wrote. It does not keep raw. The caller wipes what it returns.
 func Decode(raw []byte) (out Login, err error) {
 	if len(raw) > MaxBytes {
-		return Login{}, fmt.Errorf("it has more than %d MB", MaxBytes>>20)
+		return Login{}, fmt.Errorf("it has more than %d MiB", MaxBytes>>20)
 	}
 	if jsontext.Value(raw).Kind() == '[' {
 		out.Cookies, err = cookies.Decode(raw)

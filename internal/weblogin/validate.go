@@ -45,7 +45,7 @@ func (o Origin) check(wrong *problem.Many, field string) {
 		switch {
 		case size > MaxValue:
 			wrong.AddFlaw(problem.Flaw{Field: field, Hint: "leave it out: it is more than a login needs",
-				Message: fmt.Sprintf("entry %d has %d bytes, more than %d MB", n+1, size, MaxValue>>20)})
+				Message: fmt.Sprintf("entry %d has %d bytes, more than %d MiB", n+1, size, MaxValue>>20)})
 		case names[item.Name]:
 			wrong.Add(field, "has a name twice, the second time in entry %d", n+1)
 		case !utf8.ValidString(item.Name) || !valid(item):
@@ -56,7 +56,7 @@ func (o Origin) check(wrong *problem.Many, field string) {
 	o.checkDatabases(wrong, field)
 	if size := o.Size(); size > MaxOrigin {
 		wrong.AddFlaw(problem.Flaw{Field: field, Hint: "leave out what a login does not need",
-			Message: fmt.Sprintf("has %d bytes, more than %d MB", size, MaxOrigin>>20)})
+			Message: fmt.Sprintf("has %d bytes, more than %d MiB", size, MaxOrigin>>20)})
 	}
 }
 
@@ -76,7 +76,7 @@ func (o Origin) checkDatabases(wrong *problem.Many, field string) {
 		case d.Records > MaxRecords:
 			wrong.AddFlaw(problem.Flaw{Field: field, Hint: hint, Message: fmt.Sprintf("has the database %s with %d records, more than %d", name, d.Records, MaxRecords)})
 		case d.JSON.Len() > MaxDatabase:
-			wrong.AddFlaw(problem.Flaw{Field: field, Hint: hint, Message: fmt.Sprintf("has the database %s with %d bytes, more than %d MB", name, d.JSON.Len(), MaxDatabase>>20)})
+			wrong.AddFlaw(problem.Flaw{Field: field, Hint: hint, Message: fmt.Sprintf("has the database %s with %d bytes, more than %d MiB", name, d.JSON.Len(), MaxDatabase>>20)})
 		}
 		names[d.Name] = true
 	}

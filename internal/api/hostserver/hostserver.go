@@ -3,7 +3,7 @@
 //
 // Both are for programs of the user. They listen on loopback, and for other machines only with TLS and another token
 // ([Remote]). They want a token on every request, and refuse what comes from a web page: one that names the server by a
-// name of its own (DNS rebinding), and one of another site. Bodies have at most 1 MB, files 32 MB.
+// name of its own (DNS rebinding), and one of another site. Bodies have at most 1 MiB, files 32 MiB.
 //
 // Errors have the shape of the control contract: error, code, reason, hint, details. Programs read code and reason,
 // which are stable, and never the text.

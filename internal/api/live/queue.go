@@ -39,7 +39,7 @@ func (q *queue) push(in browser.LiveInput) error {
 	}
 	if said := q.said(); said > 0 && said+bytesOf(in) > maxWaiting {
 		return problem.New(problem.RateLimited, "connect again, and wait until the page takes what is done",
-			"more than %d MB wait for the page", maxWaiting>>20)
+			"more than %d MiB wait for the page", maxWaiting>>20)
 	}
 	q.waiting = append(q.waiting, in)
 	select {

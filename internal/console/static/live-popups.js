@@ -120,7 +120,7 @@ const agree = { leave: 'Leave', files: 'Send', auth: 'Log in', select: 'Choose' 
 
 const makers = {
   prompt: (popup, form) => [labelled(form, 'Your answer', make('input', { name: 'text', value: popup.default ?? '', autocomplete: 'off' }))],
-  files: (popup, form) => [labelled(form, `${popup.multiple ? 'Files' : 'File'}, at most 32 MB each; you can drop them here too`, make('input', { type: 'file', name: 'files', multiple: popup.multiple === true, accept: popup.accept ?? '' }))],
+  files: (popup, form) => [labelled(form, `${popup.multiple ? 'Files' : 'File'}, at most 32 MiB each; you can drop them here too`, make('input', { type: 'file', name: 'files', multiple: popup.multiple === true, accept: popup.accept ?? '' }))],
   auth: (_, form) => [
     labelled(form, 'User', make('input', { name: 'user', autocomplete: 'off', autocapitalize: 'none' })),
     // A page in the jail asks: a browser that knows the key of this console must not fill it in.

@@ -130,7 +130,7 @@ func Parse(data []byte, o Options) (*Result, error) {
 		return nil, err
 	}
 	if len(data) > cookies.MaxBytes {
-		return nil, bad("export the cookies of one site only", "the file has more than %d MB", cookies.MaxBytes>>20)
+		return nil, bad("export the cookies of one site only", "the file has more than %d MiB", cookies.MaxBytes>>20)
 	}
 	text := bytes.TrimSpace(bytes.TrimPrefix(data, []byte("\ufeff")))
 	switch {

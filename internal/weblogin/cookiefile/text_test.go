@@ -228,7 +228,7 @@ func TestWhatIsNoCookieFileIsRefused(t *testing.T) {
 			"browser extension"},
 		"too many lines": {strings.Repeat("example.test\tFALSE\t/\tTRUE\t0\tn\tcanary\n", cookies.MaxCookies+1), "more than"},
 		"too many":       {"[" + strings.Repeat("{},", cookies.MaxCookies) + "{}]", "more than"},
-		"too large":      {"#" + strings.Repeat(" ", cookies.MaxBytes), "more than 32 MB"},
+		"too large":      {"#" + strings.Repeat(" ", cookies.MaxBytes), "more than 32 MiB"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
