@@ -184,7 +184,7 @@ func (c *Client) at(path string) (*url.URL, error) {
 	target := c.base.JoinPath(path)
 	if !strings.HasSuffix("/"+strings.TrimPrefix(target.EscapedPath(), "/"), path) {
 		// A name such as ".." would make it the path of something else, which may be deleted then.
-		return nil, problem.New(problem.NotFound, "look at what there is", "there is nothing of that name")
+		return nil, problem.New(problem.NotFound, "list what there is, and check the name", "nothing that you may see has that name")
 	}
 	return target, nil
 }

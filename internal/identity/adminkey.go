@@ -41,7 +41,7 @@ func ReadAdminKey(path string) (Key, error) {
 	key, prefix, err := parseKey(strings.TrimSuffix(text, "\n"))
 	if err != nil || prefix != PrefixAdmin {
 		return Key{}, problem.New(problem.BadConfig, "remove the file, and a new key is made on the next start",
-			"the admin key in %s is not one that clawjail has made, or is not whole", path)
+			"the admin key in %s is damaged, or was not made by clawjail", path)
 	}
 	return key, nil
 }
@@ -59,6 +59,6 @@ func readAdminFile(path string) (string, error) {
 }
 
 func errAdminFile(path, mode string) error {
-	return problem.New(problem.BadConfig, "remove it: a new key is made on the next start, and the old one is worth nothing then",
+	return problem.New(problem.BadConfig, "remove it: a new key is made on the next start, and the old one is void then",
 		"the admin key %s is %s; it must be a file of mode 0600", path, mode)
 }

@@ -148,7 +148,7 @@ func (s *Service) RotateToken(ctx context.Context, by Principal, tenant, name st
 		return Key{}, Token{}, problem.New(problem.Conflict, "restore the agent first", "the agent %s is revoked", name)
 	}
 	if overlap < 0 || overlap > LongestOverlap {
-		return Key{}, Token{}, problem.New(problem.BadLimit, "give a time such as 10m", "old tokens can stay good for 0s to %s, and not for %s", LongestOverlap, overlap)
+		return Key{}, Token{}, problem.New(problem.BadLimit, "give a time such as 10m", "old tokens can stay valid for 0s to %s, not for %s", LongestOverlap, overlap)
 	}
 	if _, err := s.expiry(life); err != nil {
 		return Key{}, Token{}, err

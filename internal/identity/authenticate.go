@@ -84,7 +84,7 @@ func (s *Service) Braked(ctx context.Context, remote netip.Addr) error {
 	if wait <= 0 {
 		return nil
 	}
-	err := problem.New(problem.RateLimited, "wait, and then present a key that is good", "too many wrong keys came from your address").
+	err := problem.New(problem.RateLimited, "wait, then send a valid key", "too many wrong keys came from your address").
 		With(retryAfter, int(math.Ceil(wait.Seconds())))
 	if !first {
 		return err
@@ -97,7 +97,7 @@ func (s *Service) Wrong(ctx context.Context, remote netip.Addr) { s.brake.wrong(
 
 // notGood is the one answer to every key that is not good, and the reason that cut connections are given.
 func notGood() *problem.Error {
-	return problem.New(problem.Unauthorized, "ask for a new key: an admin makes operators' keys, an operator agents' tokens", "the key is not good, or not any more")
+	return problem.New(problem.Unauthorized, "ask an admin for an operator's key, or an operator for an agent's token", "invalid or expired key")
 }
 
 // RetryAfter is how long a caller has to wait after an error of Authenticate's.

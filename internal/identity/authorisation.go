@@ -360,7 +360,7 @@ func (r Rule) decide(p Principal, object Object) error {
 }
 
 func nothing() error {
-	return problem.New(problem.NotFound, "look at what there is of your own", "there is nothing of that name")
+	return problem.New(problem.NotFound, "list what you may see, and check the name", "nothing that you may see has that name")
 }
 
 func forbidden(op Operation) error {

@@ -34,8 +34,8 @@ func (s *Service) CreateOperator(ctx context.Context, by Principal, n NewOperato
 		return Key{}, Operator{}, err
 	}
 	if n.Role.rank() == 0 || n.Tenant == "" && n.Role != RoleAdmin {
-		return Key{}, Operator{}, problem.New(problem.BadRequest, "the roles are viewer, operator and admin; name a tenant for all but an admin",
-			"an operator has a role, and only an admin is of all tenants")
+		return Key{}, Operator{}, problem.New(problem.BadRequest, "give the role viewer, operator or admin, and a tenant with viewer and operator",
+			"the role is missing or unknown, or no tenant is named for a viewer or an operator")
 	}
 	if n.Tenant != "" {
 		if _, err := s.tenant(ctx, n.Tenant); err != nil {
@@ -62,7 +62,7 @@ func (s *Service) RotateOperator(ctx context.Context, by Principal, id string, l
 		return Key{}, Operator{}, err
 	}
 	if reason := s.over(old.ExpiresAt, old.RevokedAt); reason != "" {
-		return Key{}, Operator{}, problem.New(problem.Conflict, "make a new operator", "the operator's key is %s", reason)
+		return Key{}, Operator{}, problem.New(problem.Conflict, "make a new one: clawjail operator create NAME --role ROLE", "the operator's key is %s", reason)
 	}
 	expires, err := s.expiry(life)
 	if err != nil {

@@ -112,7 +112,7 @@ await scene('a page at another port has none of the console\'s', async () => {
   const other = await context.newPage()
   await other.goto(env('ELSEWHERE') + '/console/sign-in')
   await other.getByRole('button', { name: 'Sign in with a passkey' }).click()
-  await until('a sentence', async () => (await other.locator('#passkey-problem').textContent()).includes('open the console in a browser, at its own port'))
+  await until('a sentence', async () => (await other.locator('#passkey-problem').textContent()).includes('open the console in a browser, at its own address'))
   await other.close()
 })
 await browser.close()

@@ -266,7 +266,7 @@ func TestGiveAnAgentGitHubWithoutGivingItTheToken(t *testing.T) {
 	r.must(r.blocks[3], r.surroundings())
 	before := string(server.Bytes())
 	out, err := r.does(push, env)
-	if said := answered(out); err == nil || !strings.Contains(said, "the key is not good, or not any more") {
+	if said := answered(out); err == nil || !strings.Contains(said, "invalid or expired key") {
 		t.Errorf("a revoked agent pushes, or is told something else: %v, %q\n%.3000s", err, said, out)
 	}
 	if string(server.Bytes()) != before {
@@ -387,7 +387,7 @@ func TestPushesEndWithTheirPermission(t *testing.T) {
 		says         string // the answer does
 		after        string
 	}{
-		{"a token that is none", "", with(wrong), "the key is not good, or not any more", ""},
+		{"a token that is none", "", with(wrong), "invalid or expired key", ""},
 		{"another agent's token", "", with(strings.TrimSpace(string(otherToken))), "this agent has no service of the name github", ""},
 		{"the service is gone", "sudo bin/clawjail service rm github", env, "this agent has no service of the name github", r.blocks[1][strings.Index(r.blocks[1], "sudo bin/clawjail service add"):]},
 		{"the secret is gone", "sudo bin/clawjail secret rm github", env, "there is no credential for the service github", "echo " + gitToken + " | sudo bin/clawjail secret set github"},

@@ -42,7 +42,7 @@ func Request(ctx context.Context, base *url.URL, op browser.Operation) (*http.Re
 	if !known {
 		return nil, fmt.Errorf("%T has no request", op)
 	}
-	return nil, problem.New(problem.NotFound, "look at what there is", "there is nothing of that name")
+	return nil, problem.New(problem.NotFound, "list what there is, and check the name", "nothing that you may see has that name")
 }
 
 // address is the path with its wildcard filled. ok is false when there is no value for it, or one that would make it the

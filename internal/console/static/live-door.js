@@ -51,7 +51,7 @@ function tokenDoor() {
     async why() {
       try {
         const answer = await ask('');
-        return answer.ok || answer.status >= 500 ? '' : (await problem(answer)) || 'The link is not good any more.';
+        return answer.ok || answer.status >= 500 ? '' : (await problem(answer)) || 'The link is invalid or has expired.';
       } catch { return ''; }
     },
     async hands(what, values) {

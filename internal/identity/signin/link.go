@@ -51,7 +51,7 @@ func (s *Service) WithLink(ctx context.Context, code string, from From) (cookie 
 	one, found := s.links.take(sum)
 	if !ok || !found || !s.o.Now().Before(one.expires) {
 		return "", SignIn{}, s.guessed(ctx, methodLink, from, problem.New(problem.Unauthorized, "make a new one: clawjail console",
-			"the link is not good, or not any more; a link is good once, for %s", linkLife))
+			"invalid or expired link; a link works once, within %s", linkLife))
 	}
 	p, err := s.standing(ctx, one.owner)
 	if err != nil {

@@ -54,7 +54,7 @@ func (s *Service) adding(ctx context.Context, by identity.Principal, from From) 
 		return nil, party{}, fmt.Errorf("list passkeys: %w", err)
 	}
 	if len(known) >= mostPasskeys {
-		return nil, party{}, problem.New(problem.Conflict, "remove one that is not used", "there are %d passkeys, and more are not kept", len(known))
+		return nil, party{}, problem.New(problem.Conflict, "remove one that is not used", "you have %d passkeys, the most there may be", len(known))
 	}
 	return known, at, nil
 }
@@ -126,7 +126,7 @@ func (s *Service) WithPasskey(ctx context.Context, challenge string, response []
 	case err == nil:
 	case code == problem.BadRequest, code == problem.Unauthorized:
 		return "", SignIn{}, s.guessed(ctx, methodPasskey, from, problem.Wrap(err, problem.Unauthorized, "sign in with a key or a link: clawjail console",
-			"the passkey is not good here, or not any more"))
+			"the passkey is invalid, or not registered here"))
 	default:
 		return "", SignIn{}, fmt.Errorf("look up a passkey: %w", err)
 	}
@@ -140,14 +140,14 @@ func (s *Service) WithPasskey(ctx context.Context, challenge string, response []
 	return s.enter(ctx, p, methodPasskey, from, func() error {
 		used, err := s.o.Store.UsePasskey(ctx, row.ID, count, s.now())
 		if err == nil && !used {
-			return problem.New(problem.Unauthorized, "remove the passkey: another has the same key", "the passkey has been copied: it counts less than it did before")
+			return problem.New(problem.Unauthorized, "sign in with a key or a link, remove this passkey and add a new one", "the passkey may have been copied: its signature counter went back")
 		}
 		return err
 	})
 }
 
 func unknownPasskey() error {
-	return problem.New(problem.Unauthorized, "sign in with a key or a link: clawjail console", "the passkey is not known here")
+	return problem.New(problem.Unauthorized, "sign in with a key or a link: clawjail console", "the passkey is not registered here")
 }
 
 // Passkeys lists the caller's own.
@@ -187,7 +187,7 @@ func (s *Service) RemovePasskey(ctx context.Context, by identity.Principal, id s
 			return nil
 		})
 	}
-	return s.o.Identity.Refuse(ctx, by, identity.PasskeyRemove, id, problem.New(problem.NotFound, "list them", "there is no passkey %q", plain(id, 40)))
+	return s.o.Identity.Refuse(ctx, by, identity.PasskeyRemove, id, problem.New(problem.NotFound, "the console lists them in its settings", "there is no passkey %q", plain(id, 40)))
 }
 
 func passkeyOf(row store.Passkey) Passkey {

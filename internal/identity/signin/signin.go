@@ -179,7 +179,7 @@ func (s *Service) standing(ctx context.Context, owner store.Owner) (identity.Pri
 
 // notSignedIn is the one answer to every cookie that is not good.
 func notSignedIn() error {
-	return problem.New(problem.Unauthorized, "sign in again", "nobody is signed in with this, or not any more")
+	return problem.New(problem.Unauthorized, "sign in again", "invalid or expired sign-in")
 }
 
 // agentsHaveNone is what agents are told.

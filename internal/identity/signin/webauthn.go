@@ -26,7 +26,7 @@ type party struct{ host, origin string }
 func partyAt(origin string) (party, error) {
 	u, err := url.Parse(origin)
 	if err != nil || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-		return party{}, problem.New(problem.BadRequest, "open the console in a browser, at its own port", "it is not known where the console is open")
+		return party{}, problem.New(problem.BadRequest, "open the console in a browser, at its own address", "the request does not say at which address the console is open")
 	}
 	host := strings.ToLower(u.Hostname())
 	_, addrErr := netip.ParseAddr(host)
@@ -187,5 +187,5 @@ func noPasskey(err error) error {
 	if e := new(protocol.Error); errors.As(err, &e) {
 		detail = fmt.Errorf("%s: %s", e.Details, e.DevInfo)
 	}
-	return problem.Wrap(detail, problem.BadRequest, "begin again", "what the browser sent is not what a passkey answers here")
+	return problem.Wrap(detail, problem.BadRequest, "start again", "the browser sent no valid answer of a passkey")
 }

@@ -112,7 +112,7 @@ func (s *Service) End(ctx context.Context, by identity.Principal, id string) err
 	}
 	if err != nil || !s.sees(by, row.Owner, tenant) {
 		return s.o.Identity.Refuse(ctx, by, identity.SignInEnd, id,
-			problem.New(problem.NotFound, "list them", "there is no sign-in %q", plain(id, 40)))
+			problem.New(problem.NotFound, "the console lists them in its settings", "there is no sign-in %q", plain(id, 40)))
 	}
 	e := identity.Event{Action: string(identity.SignInEnd), Tenant: tenant, Actor: by.Actor(), Target: row.ID, Facts: map[string]string{"method": row.Method, "owner": ownerName(row.Owner)}}
 	return s.o.Identity.Ending(ctx, e, func() error {
