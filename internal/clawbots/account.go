@@ -56,9 +56,9 @@ func (a *Account) check(before []Account) error {
 	domain, err := cookies.RegistrableDomain(a.Domain)
 	switch {
 	case err != nil:
-		return problem.New(problem.BadDomain, "write the domain of the account, such as example.com", "%.80q is not a domain that somebody can register", a.Domain)
+		return problem.New(problem.BadDomain, "write the domain of the account, such as example.com", "%.80q is not a registrable domain", a.Domain)
 	case !strings.EqualFold(domain, a.Domain):
-		return problem.New(problem.BadDomain, "accounts belong to whole domains: write "+domain, "%.80q is a part of a domain", a.Domain)
+		return problem.New(problem.BadDomain, "accounts belong to whole domains: write "+domain, "%.80q is a subdomain", a.Domain)
 	case slices.ContainsFunc(before, func(o Account) bool { return o.Domain == domain }):
 		return problem.New(problem.BadRequest, "say it once", "the account of %s is there twice", domain)
 	}
@@ -81,7 +81,7 @@ func (a *Account) tidy() {
 // validHost is about a host below a domain that somebody can register.
 func validHost(name string) error {
 	if _, err := cookies.RegistrableDomain(name); err != nil {
-		return problem.New(problem.BadDomain, "write a domain or a host, such as cdn.example.net", "%.80q is not below a domain that somebody can register", name)
+		return problem.New(problem.BadDomain, "write a domain or a host, such as cdn.example.net", "%.80q is not below a registrable domain", name)
 	}
 	return nil
 }

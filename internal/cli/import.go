@@ -146,7 +146,7 @@ func nameOf(file string) string {
 
 func domainName(domain string) string {
 	if domain == "" {
-		return "(no domain that somebody can register)"
+		return "(no registrable domain)"
 	}
 	return cookies.Printable(domain)
 }

@@ -57,7 +57,7 @@ func (s *inMemory) Thumbnail(context.Context, identity.Principal, string) ([]byt
 
 func (s *inMemory) OpenRefresh(ctx context.Context, by identity.Principal, r session.RefreshRequest) (session.Session, error) {
 	if r.Domain == "localhost" {
-		return session.Session{}, problem.New(problem.BadDomain, "write one such as example.com", "localhost is not a domain that somebody can register")
+		return session.Session{}, problem.New(problem.BadDomain, "write one such as example.com", "localhost is not a registrable domain")
 	}
 	opened, err := s.Open(ctx, by, session.Request{Tenant: r.Tenant, Label: r.URL})
 	if err != nil {

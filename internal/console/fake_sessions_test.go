@@ -289,7 +289,7 @@ func (f *fakeSessions) OpenRefresh(_ context.Context, by identity.Principal, r s
 		return session.Session{}, err
 	}
 	if domain, err := cookies.RegistrableDomain(r.Domain); err != nil || domain != r.Domain {
-		return session.Session{}, problem.New(problem.BadDomain, "accounts belong to whole domains: write "+cmp.Or(domain, "one"), "%q is a part of a domain", r.Domain)
+		return session.Session{}, problem.New(problem.BadDomain, "accounts belong to whole domains: write "+cmp.Or(domain, "one"), "%q is a subdomain", r.Domain)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -284,7 +284,7 @@ func registrable(domains []string) ([]string, error) {
 		return nil, problem.New(problem.BadDomain, "name the domains whose accounts to keep", "no domain was named")
 	}
 	if len(domains) > maxDomains {
-		return nil, problem.New(problem.BadDomain, "capture them in several steps", "%d domains were named, and may be %d", len(domains), maxDomains)
+		return nil, problem.New(problem.BadDomain, "capture them in several steps", "%d domains were named, more than %d", len(domains), maxDomains)
 	}
 	var out []string
 	var errs []error
@@ -293,9 +293,9 @@ func registrable(domains []string) ([]string, error) {
 		domain, err := cookies.RegistrableDomain(named)
 		switch {
 		case err != nil:
-			errs = append(errs, problem.Wrap(err, problem.BadDomain, "write one such as example.com", "%q is not a domain that somebody can register", named))
+			errs = append(errs, problem.Wrap(err, problem.BadDomain, "write one such as example.com", "%q is not a registrable domain", named))
 		case !strings.EqualFold(domain, named):
-			errs = append(errs, problem.New(problem.BadDomain, "accounts belong to whole domains: write "+domain, "%q is a part of a domain", named))
+			errs = append(errs, problem.New(problem.BadDomain, "accounts belong to whole domains: write "+domain, "%q is a subdomain", named))
 		case !seen[domain]:
 			seen[domain] = true
 			out = append(out, domain)

@@ -404,7 +404,7 @@ func TestACaptureIsWholeOrNothing(t *testing.T) {
 		"one whose cookies are over":  {[]string{"example.com", "example.org"}, problem.NotFound, "example.org"},
 		"one that no browser takes":   {[]string{"example.com", "example.edu"}, problem.BadCookie, "bent"},
 		"no domain":                   {nil, problem.BadDomain, "no domain"},
-		"a part of a domain":          {[]string{"example.com", "www.example.com"}, problem.BadDomain, "part of a domain"},
+		"a part of a domain":          {[]string{"example.com", "www.example.com"}, problem.BadDomain, "is a subdomain"},
 		"what nobody can register":    {[]string{"example.com", "com"}, problem.BadDomain, "com"},
 		"more than a session can use": {make([]string, maxDomains+1), problem.BadDomain, "21"},
 	} {

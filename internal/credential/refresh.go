@@ -66,7 +66,7 @@ func (s *Service) FinishRefresh(ctx context.Context, by identity.Principal, f Fi
 	egress = append([]string{}, egress...) // none is a choice too
 	for _, origin := range f.Origins {
 		if domain, err := weblogin.DomainOf(origin); err != nil || !slices.Contains(wanted, domain) {
-			return nil, problem.New(problem.BadStorage, "name its domain too, or leave it out", "%s is of none of the domains that are kept", cookies.Printable(origin))
+			return nil, problem.New(problem.BadStorage, "name its domain too, or leave it out", "%s belongs to none of the domains to keep", cookies.Printable(origin))
 		}
 	}
 	from, err := s.Sessions.Get(ctx, by, f.Session)

@@ -27,7 +27,7 @@ func (i *Issuer) domain(text string) (name, registrable, wrong, hint string) {
 	}
 	registrable, err = i.o.RegistrableDomain(host.Name())
 	if err != nil || registrable == "" {
-		return "", "", "is not below a public suffix, or is one itself", "name a domain that somebody can register, such as example.com"
+		return "", "", "is not below a public suffix, or is one itself", "name a registrable domain, such as example.com"
 	}
 	return host.Name(), registrable, "", ""
 }

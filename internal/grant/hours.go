@@ -20,7 +20,7 @@ func (h Hours) parse() (from, to int, err error) {
 	from, fromErr := strconv.Atoi(a)
 	to, toErr := strconv.Atoi(b)
 	if !found || fromErr != nil || toErr != nil || fmt.Sprintf("%02d-%02d", from, to) != string(h) || from < 0 || from > 23 || to < 0 || to > 24 || from == to {
-		return 0, 0, fmt.Errorf("%s are no hours", texts.Quote(string(h), 80))
+		return 0, 0, fmt.Errorf("%s is not a range of hours", texts.Quote(string(h), 80))
 	}
 	return from, to, nil
 }
@@ -28,7 +28,7 @@ func (h Hours) parse() (from, to int, err error) {
 // Validate says what is wrong with them.
 func (h Hours) Validate() error {
 	if _, _, err := h.parse(); err != nil && h != "" {
-		return problem.Wrap(err, problem.BadRequest, "write the first hour and the one behind the last, in UTC: 08-18", "%s are no hours", texts.Quote(string(h), 80))
+		return problem.Wrap(err, problem.BadRequest, "write the first hour and the hour after the last, in UTC, such as 08-18", "%s is not a range of hours", texts.Quote(string(h), 80))
 	}
 	return nil
 }

@@ -141,7 +141,7 @@ func ParseFor(text string) (time.Duration, error) {
 		d = time.Duration(min(n, 1000)) * 24 * time.Hour
 	}
 	if err != nil || d < time.Second || d > maxFor {
-		return 0, problem.New(problem.BadLimit, "write a number with d, h or m, such as 30d; leave it out for good", "%s is not a time from 1s to 366d", texts.Quote(text, 80))
+		return 0, problem.New(problem.BadLimit, "write a number with d, h or m, such as 30d; leave it out for no end", "%s is not a time from 1s to 366d", texts.Quote(text, 80))
 	}
 	return d, nil
 }
@@ -187,8 +187,8 @@ func (i *Issuer) Allow(ctx context.Context, r PermissionRequest) (made Permissio
 	} else if all = slices.DeleteFunc(all, func(e store.Entry) bool {
 		return !e.ExpiresAt.IsZero() && !made.CreatedAt.Before(e.ExpiresAt)
 	}); len(all) >= maxPermissions {
-		return Permission{}, "", problem.New(problem.BadLimit, "see which nobody uses, and take them back: clawjail cookies allowed",
-			"there are %d permissions already, which is as many as a tenant may have", len(all))
+		return Permission{}, "", problem.New(problem.BadLimit, "find unused ones, and take them back: clawjail cookies allowed",
+			"there are %d permissions already, the most a tenant may have", len(all))
 	}
 	e, err := i.write(made, made.CreatedAt)
 	if err == nil {
@@ -196,9 +196,9 @@ func (i *Issuer) Allow(ctx context.Context, r PermissionRequest) (made Permissio
 	}
 	switch {
 	case errors.Is(err, store.ErrExists):
-		err = problem.Wrap(err, problem.Conflict, "look at what there is now: clawjail cookies allowed", "somebody else has just permitted it")
+		err = problem.Wrap(err, problem.Conflict, "look at what there is now: clawjail cookies allowed", "somebody else gave the agent a permission for it at the same time")
 	case errors.Is(err, store.ErrNotFound):
-		err = problem.Wrap(err, problem.NotFound, "list them: clawjail agent ls", "the agent is not there")
+		err = problem.Wrap(err, problem.NotFound, "list them: clawjail agent ls", "there is no such agent")
 	case err != nil:
 		err = fmt.Errorf("keep a permission: %w", err)
 	}
@@ -337,5 +337,5 @@ func (i *Issuer) changePermission(ctx context.Context, id string, change func(*P
 			return Permission{}, fmt.Errorf("change a permission: %w", err)
 		}
 	}
-	return Permission{}, problem.New(problem.Conflict, "try again", "too many use the permission at the same time")
+	return Permission{}, problem.New(problem.Conflict, "try again", "too many sessions are being opened with the permission at the same time")
 }

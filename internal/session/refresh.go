@@ -74,9 +74,9 @@ func (r RefreshRequest) place() (domain, first string, err error) {
 	domain, err = cookies.RegistrableDomain(r.Domain)
 	switch {
 	case err != nil:
-		return "", "", problem.Wrap(err, problem.BadDomain, "write one such as example.com", "%s is not a domain that somebody can register", quote(r.Domain))
+		return "", "", problem.Wrap(err, problem.BadDomain, "write one such as example.com", "%s is not a registrable domain", quote(r.Domain))
 	case !strings.EqualFold(domain, r.Domain):
-		return "", "", problem.New(problem.BadDomain, "accounts belong to whole domains: write "+domain, "%s is a part of a domain", quote(r.Domain))
+		return "", "", problem.New(problem.BadDomain, "accounts belong to whole domains: write "+domain, "%s is a subdomain", quote(r.Domain))
 	case r.URL == "":
 		return domain, "https://" + domain + "/", nil
 	}

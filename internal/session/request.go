@@ -171,9 +171,9 @@ func (p *plan) accounts(r Request, flaws *problem.Many) {
 		domain, err := cookies.RegistrableDomain(named)
 		switch {
 		case err != nil:
-			flaws.Add(field, "%s is not a domain that somebody can register: %v", quote(named), err)
+			flaws.Add(field, "%s is not a registrable domain: %v", quote(named), err)
 		case !strings.EqualFold(domain, named):
-			flaws.AddFlaw(problem.Flaw{Field: field, Message: quote(named) + " is a part of a domain", Hint: "accounts belong to whole domains: write " + domain})
+			flaws.AddFlaw(problem.Flaw{Field: field, Message: quote(named) + " is a subdomain", Hint: "accounts belong to whole domains: write " + domain})
 		case slices.Contains(p.domains, domain):
 			flaws.Add(field, "%s is there twice", domain)
 		default:

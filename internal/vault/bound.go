@@ -59,7 +59,7 @@ func ParseDestinations(texts []string) (out []Destination, err error) {
 
 func badOrigin() error {
 	return problem.New(problem.BadSecret, "write a scheme and a host, such as https://api.example.com, without a path; or jail, for MCP servers",
-		"what a secret is bound to is no origin")
+		"a secret can only be bound to an origin")
 }
 
 // Named says where what operators have declared sends a secret. It decides for one that was stored without an origin: if

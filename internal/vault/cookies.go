@@ -193,7 +193,7 @@ func stored(err error, tenant, what string) error {
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return problem.Wrap(err, problem.NotFound, "look at the names with clawjail tenant ls and clawjail agent ls",
-			"there is no tenant %s, or no such agent of it", cookies.Printable(tenant))
+			"there is no tenant %s, or it has no such agent", cookies.Printable(tenant))
 	case err != nil:
 		return fmt.Errorf("store %s: %w", what, err)
 	}

@@ -71,7 +71,7 @@ func (v *Vault) Rotate(ctx context.Context) (out Rotation, err error) {
 		}
 	}
 	return out, problem.New(problem.VaultRotating, "stop the control planes of the other nodes, and rotate again",
-		"somebody keeps storing entries that are encrypted with the old key")
+		"another control plane keeps storing entries that are encrypted with the old key")
 }
 
 // replace writes the key file, and uses it.

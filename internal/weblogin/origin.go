@@ -20,7 +20,7 @@ func OriginOf(address string) (string, error) {
 		_, err = cookies.RegistrableDomain(u.Hostname())
 	}
 	if err != nil {
-		return "", fmt.Errorf("%s is of no domain that somebody can register", cookies.Printable(address))
+		return "", fmt.Errorf("%s is below no registrable domain", cookies.Printable(address))
 	}
 	out, port := u.Scheme+"://"+host.Name(), u.Port()
 	if port != "" && !(u.Scheme == "https" && port == "443") && !(u.Scheme == "http" && port == "80") {

@@ -125,7 +125,7 @@ func TestWhatDoesNotBelongToTheAccountIsRefused(t *testing.T) {
 		"one that looks like it":      {[]Origin{origin("https://evil-example.com", "a", planted)}, "is of evil-example.com"},
 		"below another domain":        {[]Origin{origin("https://example.com.evil.org", "a", planted)}, "is of evil.org"},
 		"an address":                  {[]Origin{origin("https://example.com/path", "a", planted)}, "not written as browsers write it"},
-		"no domain":                   {[]Origin{origin("http://localhost", "a", planted)}, "no domain"},
+		"no domain":                   {[]Origin{origin("http://localhost", "a", planted)}, "no registrable domain"},
 		"one twice":                   {[]Origin{origin("https://example.com", "a", planted), origin("https://example.com", "a", planted)}, "twice"},
 		"a name twice":                {[]Origin{origin("https://example.com", "a", planted, "a", planted)}, "name twice"},
 		"too many":                    {most, "more than 50"},
