@@ -172,7 +172,7 @@ codes of grants, of browsers, of jails. [codes.md](codes.md) has every code with
 | status | code | |
 |---|---|---|
 | 400 | ` + "`bad_request`" + ` | a field or parameter that is not known, is there twice, or has no good value; each is named with its place |
-| 401 | ` + "`unauthorized`" + ` | no key, or one that is not good any more |
+| 401 | ` + "`unauthorized`" + ` | no key, or an invalid or expired one |
 | 403 | ` + "`forbidden`" + ` | the key is good, and may not |
 | 404 | ` + "`not_found`" + ` | it is not there, or another tenant's |
 

@@ -186,7 +186,7 @@ func refusal(code string) *problem.Error {
 	case problem.GrantUsed:
 		message = "the grant has been used already; it is good for one session"
 	case problem.GrantExpired:
-		message = "the grant is not good at this time"
+		message = "the grant is not valid at this time"
 	case problem.GrantWrongOrigin:
 		message, hint = "the grant was issued for another session", "use it in the session that it names, or ask the operator for another one"
 	}

@@ -65,7 +65,7 @@ type Leases interface {
 	MarkSignedOut(ctx context.Context, tenant, domain string, m store.SignedOut) error
 }
 
-var errRevoked = problem.New(problem.SessionClosed, "open a new one with a key that is good", "the key that opened the session is not good any more")
+var errRevoked = problem.New(problem.SessionClosed, "open a new one with a valid key", "the key that opened the session has expired or was revoked")
 
 // releaseLimit bounds giving leases back.
 const releaseLimit = 5 * time.Second

@@ -113,8 +113,8 @@ func (s *Service) Redeem(_ context.Context, presented string) (identity.Principa
 	t, ok := s.tokens[sum] // by its hash: nothing is learned from how long it takes
 	r := s.sessions[t.session]
 	if !ok || r == nil || r.state != StateReady || !s.Now().Before(t.by.ExpiresAt) {
-		return identity.Principal{}, problem.New(problem.Unauthorized, "make a new one; it is good for one session, while that is open",
-			"the token for a session is not good, or not any more")
+		return identity.Principal{}, problem.New(problem.Unauthorized, "make a new one; it works for one session, while that is open",
+			"invalid or expired session token")
 	}
 	return t.by, nil
 }

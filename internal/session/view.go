@@ -353,7 +353,7 @@ func sentence(e Ended, p plan) string {
 	case CauseWallClock:
 		return "its jail existed for as long as any may"
 	case CauseRevoked:
-		return "the key that opened it is not good any more"
+		return "the key that opened it has expired or was revoked"
 	case CauseDisallowed:
 		return "the permission to use its account was taken back"
 	case CauseAccountLost:
