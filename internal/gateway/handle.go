@@ -19,7 +19,7 @@ func (g *Gateway) vetted(ctx context.Context, c *conn) *problem.Error {
 		if p, ok := problem.As(err); ok {
 			return p
 		}
-		return problem.Wrap(err, problem.Timeout, "One later retry is reasonable.", "the browser did not say whether it is as it was")
+		return problem.Wrap(err, problem.Timeout, "One later retry is reasonable.", "the browser did not confirm its state in time")
 	}
 	c.vetted = true
 	return nil

@@ -35,7 +35,7 @@ func (g *Gateway) stands(ctx context.Context, c *conn) *problem.Error {
 		return nil
 	}
 	if problem.CodeOf(err) != problem.Unauthorized {
-		return problem.Wrap(err, problem.DatabaseUnavailable, "One later retry is reasonable.", "it could not be found out whether the agent may use the gateway")
+		return problem.Wrap(err, problem.DatabaseUnavailable, "One later retry is reasonable.", "the database could not say whether the agent may use the gateway")
 	}
 	return problem.Wrap(err, problem.Forbidden, "Stop: an operator has revoked this agent, and retrying does not help.", "the agent of this jail has been revoked")
 }
@@ -53,12 +53,12 @@ func (g *Gateway) agrees(ctx context.Context, c *conn, r *http.Request) *problem
 	mismatch := func(err error) *problem.Error {
 		return problem.Wrap(err, problem.TokenMismatch,
 			"Send the token in /run/hermit/token of this jail, or none: the gateway knows the jail by its address.",
-			"the token is not one of this jail's agent")
+			"the token does not belong to this jail's agent")
 	}
 	if c.caller.Keyed {
 		mismatch = func(err error) *problem.Error {
 			return problem.Wrap(err, problem.TokenMismatch,
-				"Send the token in /run/hermit/token: as the password of the proxy, http://agent:TOKEN@gateway, or to the gateway itself as a bearer's.",
+				"Send the token in /run/hermit/token: as the password of the proxy, http://agent:TOKEN@gateway, or to the gateway itself as a bearer token.",
 				"the agent of this container has to show its token")
 		}
 	}
@@ -76,7 +76,7 @@ func (g *Gateway) agrees(ctx context.Context, c *conn, r *http.Request) *problem
 	by, err := g.keys.Authenticate(ctx, token, c.remote.Addr())
 	if err != nil {
 		if code := problem.CodeOf(err); code == problem.RateLimited || code == problem.DatabaseUnavailable {
-			return problem.Wrap(err, code, "Wait before the next try.", "the token was not looked at")
+			return problem.Wrap(err, code, "Wait before the next try.", "the token could not be checked at the moment")
 		}
 		return mismatch(err)
 	}

@@ -71,10 +71,10 @@ type act struct {
 func readAct(r reply) (act, error) {
 	var a act
 	if r.calls == 0 {
-		return a, problem.New(problem.BadRequest, "", "the answer has no call of the tool act")
+		return a, problem.New(problem.BadRequest, "", "the answer does not call the tool act")
 	}
 	if r.name != toolName {
-		return a, problem.New(problem.BadRequest, "", "there is no tool but act")
+		return a, problem.New(problem.BadRequest, "", "the only tool is act")
 	}
 	if err := strict.Object(r.arguments, &a, control.Fields); err != nil {
 		return act{}, err
@@ -119,7 +119,7 @@ func (a act) operation(tab, before string) (browser.Operation, error) {
 		}
 		return checked(browser.Navigate{URL: before, TargetID: tab})
 	default:
-		return nil, problem.New(problem.BadRequest, "", "do is none of those that there are")
+		return nil, problem.New(problem.BadRequest, "", "do is not one of the known actions")
 	}
 	return checked(on)
 }

@@ -70,7 +70,7 @@ func readSchema(data []byte) (*answerSchema, error) {
 		return nil, bad(err, "the schema is none: %s", line(err.Error(), maxResult))
 	}
 	if why := impossible(schema); why != "" {
-		return nil, problem.New(problem.BadSchema, "correct it: an answer that it takes must exist", "nothing can be as the schema says: %s", why)
+		return nil, problem.New(problem.BadSchema, "correct the schema, so that some value matches it", "no value can match the schema: %s", why)
 	}
 	return &answerSchema{text: string(text), check: check}, nil
 }
@@ -85,7 +85,7 @@ func (s *answerSchema) fits(value json.RawMessage) error {
 		return problem.New(problem.BadRequest, "", "the answer is not JSON")
 	}
 	if err := s.check.Validate(v); err != nil {
-		return problem.New(problem.BadRequest, "", "the answer is not as the schema says: %s", line(err.Error(), maxResult))
+		return problem.New(problem.BadRequest, "", "the answer does not match the schema: %s", line(err.Error(), maxResult))
 	}
 	return nil
 }

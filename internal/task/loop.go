@@ -88,7 +88,7 @@ func (t *running) all(ctx context.Context) error {
 			}
 		}
 	}
-	return problem.New(problem.TaskBound, "allow more with max_steps, or set a smaller goal", "the task had its %d steps, and no answer", t.plan.steps)
+	return problem.New(problem.TaskBound, "allow more with max_steps, or set a smaller goal", "the task used its %d steps without an answer", t.plan.steps)
 }
 
 // ask asks the model what to do. When its answer cannot be used, t.flaw says why.
@@ -152,8 +152,8 @@ func (t *running) answer(a act) (ended bool, err error) {
 	}
 	t.wrong(flaw)
 	if t.misfits++; t.misfits >= mostMisfits {
-		return false, problem.New(problem.TaskNonsense, "see whether anything can be as the schema says, or name a better model",
-			"%d answers of the model %s are not as the schema says; the last: %s", mostMisfits, t.model.name, t.flaw)
+		return false, problem.New(problem.TaskNonsense, "check the schema, or name a better model",
+			"%d answers of the model %s did not match the schema; the last: %s", mostMisfits, t.model.name, t.flaw)
 	}
 	return false, nil
 }

@@ -189,7 +189,7 @@ func (s *Service) ask(ctx context.Context, m model, q question) (reply, error) {
 	out, err := d.read(answer)
 	if err != nil {
 		return reply{}, problem.Wrap(err, problem.UpstreamFailed, "choose another dialect: anthropic, openai-chat or openai-responses",
-			"the answer of the model %s is none of %s", clipped(m.name, 80), m.dialect)
+			"the answer of the model %s is not in the dialect %s", clipped(m.name, 80), m.dialect)
 	}
 	// Tokens that a server does not count are estimated, so that the bound of a task holds.
 	if out.input <= 0 {

@@ -173,7 +173,7 @@ func (e *errand) redirect(resp *http.Response) (*url.URL, *problem.Error) {
 	}
 	place, err := e.url.Parse(places[0])
 	if err != nil {
-		return nil, problem.New(problem.UpstreamFailed, `Set "follow": false to see the redirect itself.`, "the service redirected to what is no URL")
+		return nil, problem.New(problem.UpstreamFailed, `Set "follow": false to see the redirect itself.`, "the service redirected to an invalid URL")
 	}
 	to, refusal := door.Target(place.String())
 	if refusal != nil {

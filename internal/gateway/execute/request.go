@@ -238,7 +238,7 @@ func (w *wanted) injection(s egress.Service, known bool) (egress.Injection, *pro
 	}
 	if err := inject.Check(s.Inject); err != nil {
 		return none, problem.Wrap(err, problem.BadRequest, "Do not retry: the operator has to correct the service.",
-			"the service %s has no injection that makes sense", w.Service)
+			"the service %s has an invalid injection", w.Service)
 	}
 	if w.how.Type != "" && (w.how.Type != s.Inject.Type || w.how.Name != "" && !strings.EqualFold(w.how.Name, s.Inject.Name)) {
 		return none, problem.New(problem.BadRequest, "Leave inject, authType and authParamName out: the service says where the credential goes.",

@@ -158,7 +158,7 @@ func unknownModel(e endpoint, model string, v view) *problem.Error {
 			continue
 		}
 		if _, _, ok := v.Provider(other.wire, model); ok {
-			return problem.New(problem.ModelUnknown, "use POST "+other.path+" for it", "the model %q is of another provider", model)
+			return problem.New(problem.ModelUnknown, "use POST "+other.path+" for it", "the model %q is served at another endpoint", model)
 		}
 	}
 	list := pathModels

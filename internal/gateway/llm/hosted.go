@@ -96,7 +96,7 @@ func (w *hosted) need(name string) *problem.Error {
 		hint = "Send the items of the conversation themselves: this gateway has no answer of that id for this agent, or has forgotten it."
 	}
 	return problem.New(problem.HostedDenied, hint+" An operator can allow it for a provider: --allow-hosted "+name+".",
-		"the provider would do this by itself, past the rules of this agent, and %s is not allowed for it", name)
+		"the provider would do this by itself, bypassing the rules of this agent, and %s is not allowed for it", name)
 }
 
 // needUnknown refuses a member, or a type, that nobody has decided about.

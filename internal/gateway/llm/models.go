@@ -93,7 +93,7 @@ func (h *Handler) serveList(w http.ResponseWriter, r *http.Request, e endpoint, 
 		return
 	}
 	if p := checkModel(id); p != nil {
-		h.refuse(w, r, e.wire, problem.New(problem.ModelUnknown, "do not retry: GET "+pathModels+" lists the models of this agent", "that is no name of a model"))
+		h.refuse(w, r, e.wire, problem.New(problem.ModelUnknown, "do not retry: GET "+pathModels+" lists the models of this agent", "the path has no valid model name"))
 		return
 	}
 	if m, ok := h.oneModel(ctx, c, v, e.wire, id); ok {

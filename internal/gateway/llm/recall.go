@@ -238,7 +238,7 @@ func (t *turn) resolve(body []byte) ([]byte, *problem.Error) {
 		changed = changed || change
 		if size += len(item) + 1; size > longestBody {
 			return nil, problem.New(problem.TooLarge, "Begin a new conversation, or send the items that matter",
-				"with what the request refers to it has more than %d MiB", longestBody>>20)
+				"the request and the items that it refers to have more than %d MiB", longestBody>>20)
 		}
 		out = append(out, item)
 	}

@@ -167,7 +167,7 @@ func (a *ask) take(key string, value jsontext.Value, e endpoint) *problem.Error 
 			a.stream = on
 		} else if on {
 			return problem.New(problem.BadRequest, "ask for the answer itself, as a stream if it takes long",
-				"answers in the background are not offered: nobody could count what they use")
+				"background responses are not supported: their use could not be counted")
 		}
 	case keyChoices:
 		n, p := numberOf(key, value)

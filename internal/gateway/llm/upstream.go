@@ -175,7 +175,7 @@ func keyProblem(err error, p egress.Provider) *problem.Error {
 	case problem.Internal:
 		return problem.Wrap(err, problem.DatabaseUnavailable, "try again later", "the key of the provider %s cannot be read at the moment", p.Name)
 	default:
-		return problem.Wrap(err, code, "an operator has to look at it", "the key of the provider %s cannot be used", p.Name)
+		return problem.Wrap(err, code, "tell the operator of this agent", "the key of the provider %s cannot be used", p.Name)
 	}
 }
 
@@ -263,7 +263,7 @@ func (h *Handler) send(ctx context.Context, c call) (resp *http.Response, sent b
 	case p != nil:
 		return nil, c.key.tried, p
 	case resp == nil:
-		return nil, c.key.tried, problem.New(problem.Internal, "", "the gateway has no answer and no reason")
+		return nil, c.key.tried, problem.New(problem.Internal, "", problem.Unexpected)
 	}
 	if err := scrub.Response(resp, c.key.values, scrubOptions()); err != nil {
 		// The answer is not passed on, so how its end went makes no difference.

@@ -86,7 +86,7 @@ func PrepareRequest(h http.Header, o Options) {
 func Response(resp *http.Response, v *redact.Values, o Options) error {
 	if err := o.Validate(); err != nil {
 		return problem.Wrap(err, problem.ResponseBlocked, askOperator,
-			"the answer was held back: the settings of the service make no sense")
+			"the answer was held back: the settings of the service are invalid")
 	}
 	if o.Scrub == egress.ScrubOff || v.Empty() && v.Skipped() == 0 {
 		return nil
@@ -186,7 +186,7 @@ func (s *scrubber) header(h http.Header) error {
 
 func wiped(err error) error {
 	return problem.Wrap(err, problem.ResponseBlocked, "Try again.",
-		"the answer was held back: it came after the credential was put away")
+		"the answer was held back: it came after the credential was discarded")
 }
 
 func (s *scrubber) found() error {

@@ -17,7 +17,7 @@ import (
 // receive turns the answer of the service into one for the tool. On an error ReverseProxy closes its body.
 func (q *request) receive(resp *http.Response) error {
 	if resp.StatusCode == http.StatusSwitchingProtocols {
-		return problem.New(problem.UpstreamFailed, "Do not retry.", "the service answered with an upgrade that nobody asked for")
+		return problem.New(problem.UpstreamFailed, "Do not retry.", "the service switched protocols without being asked to")
 	}
 	if err := scrub.Response(resp, q.credential.Values(), q.scrub); err != nil {
 		return err
@@ -51,7 +51,7 @@ var errOwnName = errors.New("the service redirects to the gateway itself")
 func (q *request) forTool(text string) (string, error) {
 	to, err := q.url.Parse(text)
 	if err != nil {
-		return "", problem.Wrap(err, problem.UpstreamFailed, "Do not retry: the fault is with the service.", "the service redirected to what is no URL")
+		return "", problem.Wrap(err, problem.UpstreamFailed, "Do not retry: the fault is with the service.", "the service redirected to an invalid URL")
 	}
 	if to.Scheme != "http" && to.Scheme != "https" {
 		return text, nil

@@ -202,7 +202,7 @@ func (q *request) plainPath(path string) (string, *problem.Error) {
 		return sent, refusal
 	}
 	if _, ok := policy.Canonical(path, true); ok {
-		return "", problem.New(problem.PathDenied, "Do not retry: an operator can have the service take it: --encoded-slash allow.",
+		return "", problem.New(problem.PathDenied, "Do not retry: an operator can allow it for the service: --encoded-slash allow.",
 			"the path has an encoded slash (%%2F), which the service %s does not allow", q.service.Name)
 	}
 	return "", refusal
@@ -221,7 +221,7 @@ func unknown(name string) *problem.Error {
 }
 
 func misconfigured(name string, err error) *problem.Error {
-	return problem.Wrap(err, problem.UpstreamFailed, "Do not retry: the operator has to correct the service.", "the service %s is not set up so that it can be used", name)
+	return problem.Wrap(err, problem.UpstreamFailed, "Do not retry: the operator has to correct the service.", "the service %s is misconfigured", name)
 }
 
 func tooLarge(limit int64) *problem.Error {
