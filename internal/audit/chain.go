@@ -129,7 +129,7 @@ func unavailable(err error) error {
 func broken(format string, args ...any) error {
 	return problem.Wrap(fmt.Errorf(format, args...), problem.AuditBroken,
 		"somebody else changed the log; run `clawjail audit verify`, keep a copy of the database, and restore it or give the node another name",
-		"the audit log does not hold together, so nothing can be recorded in it")
+		"the hash chain of the audit log is broken, so nothing can be recorded in it")
 }
 
 func hexHash(hash []byte) string { return hex.EncodeToString(hash) }

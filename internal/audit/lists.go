@@ -40,7 +40,7 @@ func (l *lists) list(ctx context.Context, from store.Audit, f Filter) ([]Row, er
 	rows, err := from.ListAudit(ctx, f)
 	if err != nil && errors.Is(context.Cause(ctx), errTooLong) {
 		return nil, problem.Wrap(err, problem.Timeout, "ask for a shorter time, or for one session, action or actor",
-			"no answer was found in the audit log within %s", l.limit)
+			"the search of the audit log found no answer within %s", l.limit)
 	}
 	return rows, err
 }

@@ -170,7 +170,7 @@ func (m *acting) perform(ctx context.Context, a Act) (ActResult, error) {
 		return m.batch(ctx, a)
 	}
 	if m.closed {
-		return ActResult{}, problem.New(problem.ActOperationFailed, "list the tabs", "the tab was closed by an action before")
+		return ActResult{}, problem.New(problem.ActOperationFailed, "list the tabs", "an earlier action closed the tab")
 	}
 	leaving, err := watchDeparture(m.page)
 	if err != nil {

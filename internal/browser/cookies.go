@@ -66,7 +66,7 @@ func (b *Browser) SetCookies(ctx context.Context, browserContext string, list []
 				return err
 			}
 			if !slices.Contains(others, browserContext) {
-				return problem.New(problem.Conflict, "", "the context is not there any more")
+				return problem.New(problem.Conflict, "", "the browser context was closed")
 			}
 		}
 		// The browser's words may quote what it was given.

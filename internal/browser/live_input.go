@@ -180,7 +180,7 @@ func (l *Live) takes(ctx context.Context, p *Page, in LiveInput) error {
 		case "wheel":
 			return nil
 		}
-		return problem.New(problem.Conflict, "answer it first", "the page asks something").With("popup", asked.ID)
+		return problem.New(problem.Conflict, "answer the dialog first", "the page shows a dialog").With("popup", asked.ID)
 	}
 	l.mu.Lock()
 	stuck := l.hands.stuck

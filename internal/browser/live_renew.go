@@ -66,7 +66,7 @@ func (l *Live) renew(ctx context.Context) error {
 				return err
 			}
 		}
-		return problem.New(problem.Conflict, "close tabs, and try again", "pages open further pages all the time")
+		return problem.New(problem.Conflict, "close tabs, and try again", "pages keep opening further pages")
 	}
 	if err := empty(); err != nil {
 		return err

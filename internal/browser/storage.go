@@ -105,7 +105,7 @@ func (b *Browser) Store(ctx context.Context, browserContext string, list []weblo
 			}
 			back = append(back, one)
 			if one.Origin != origin.Origin {
-				return problem.New(problem.BadStorage, "", "the browser opens %s in the place of %s", one.Origin, origin.Origin)
+				return problem.New(problem.BadStorage, "", "the browser opens %s instead of %s", one.Origin, origin.Origin)
 			}
 		}
 		return nil

@@ -155,7 +155,7 @@ func (b *Book) Ask(ctx context.Context, by identity.Principal, kind AccessKind, 
 	}
 	if by.Kind != identity.KindAgent {
 		return AccessRequest{}, problem.New(problem.Forbidden, "allow it yourself: clawjail rules add allow HOST --agent NAME",
-			"only an agent asks for access, for itself")
+			"only an agent can ask for access, and only for itself")
 	}
 	f := newFlaws()
 	canonical, err := readTarget(kind, target)
@@ -206,7 +206,7 @@ func (b *Book) ask(ctx context.Context, by identity.Principal, kind AccessKind, 
 	}
 	if pending >= maxPending {
 		return AccessRequest{}, problem.New(problem.RateLimited, "Wait until the operator has answered some of them; asking again changes nothing.",
-			"%d requests for access are waiting for an answer, which is as many as there may be", pending)
+			"%d requests for access are waiting for an answer, the most there may be", pending)
 	}
 	a := AccessRequest{
 		Meta: Meta{ID: newID("ask_"), Tenant: by.Tenant, Agent: by.ID, CreatedBy: by.Actor(), CreatedAt: now, UpdatedAt: now,

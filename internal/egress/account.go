@@ -60,7 +60,7 @@ func accountTarget(domain string, access grant.Access) string {
 // permits says whether an agent may use an account already, without asking anybody.
 func (b *Book) permits(ctx context.Context, of scope, target string) (bool, error) {
 	if b.o.Accounts == nil {
-		return false, problem.New(problem.NotFound, "ask an operator", "nobody can be asked for accounts here")
+		return false, problem.New(problem.NotFound, "ask an operator", "accounts cannot be asked for here")
 	}
 	domain, access, err := askedAccount(target)
 	if err != nil {

@@ -161,7 +161,7 @@ func (b *Book) giveTool(ctx context.Context, meta Meta, t Tool) (string, func(co
 	if old.ID != "" {
 		i := read(old, b.reader.seed)
 		if i.settings == nil {
-			return "", nil, problem.New(problem.Conflict, "put its settings again", "the settings of the agent cannot be read")
+			return "", nil, problem.New(problem.Conflict, "save its settings again", "the settings of the agent cannot be read")
 		}
 		s = *i.settings
 	}
@@ -218,7 +218,7 @@ func (b *Book) giveService(ctx context.Context, by identity.Principal, meta Meta
 	s.ID, s.CreatedAt, s.UpdatedAt, s.Version = newID("svc_"), now, now, 1
 	s.Secret = cmp.Or(s.Secret, s.Name)
 	if count := len(state.services[meta.Tenant]); count >= maxServices {
-		return "", nil, problem.New(problem.BadLimit, "remove some that are not needed", "there are %d services already, which is as many as there may be", count)
+		return "", nil, problem.New(problem.BadLimit, "remove some that are not needed", "there are %d services already, the most there may be", count)
 	}
 	return s.ID, func(ctx context.Context) error {
 		e, err := s.entry()

@@ -56,8 +56,8 @@ func (b *Book) Charge(ctx context.Context, w Who, provider, model string, reques
 		}
 		if budget.CostPerDay > 0 && t.Unpriced != "" {
 			return problem.New(problem.PriceUnknown,
-				"Ask for something with a price. An operator can say the price: clawjail provider add NAME --price 'MODEL=INPUT/OUTPUT', and behind it "+
-					"what costs otherwise.",
+				"Ask for something with a price. An operator can set it: clawjail provider add NAME --price 'MODEL=INPUT/OUTPUT', followed by "+
+					"prices of what costs otherwise.",
 				"the budget of this agent is in money, and the price of the model %q lacks %s", clip(model), t.Unpriced)
 		}
 		limit = store.UsageLimit{Tokens: budget.TokensPerDay, MicroCost: microCost(budget.CostPerDay)}

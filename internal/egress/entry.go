@@ -80,7 +80,7 @@ func entryOf(kind, name string, m Meta, body any) (store.Entry, error) {
 		return store.Entry{}, fmt.Errorf("write down a %s: %w", kind, err)
 	}
 	if len(text) > maxBody {
-		return store.Entry{}, problem.New(problem.BadLimit, "make two of it, or leave something out", "it has %d bytes, more than %d", len(text), maxBody)
+		return store.Entry{}, problem.New(problem.BadLimit, "make two of it, or leave something out", "the entry has %d bytes, more than %d", len(text), maxBody)
 	}
 	return store.Entry{
 		ID: m.ID, Kind: kind, Tenant: m.Tenant, Agent: m.Agent, Name: name, Body: text, Version: m.Version,

@@ -114,7 +114,7 @@ func (b *Book) createRule(ctx context.Context, r *Rule) error {
 		}
 	}
 	if count >= maxRules {
-		return problem.New(problem.BadLimit, "remove some that are not needed", "there are %d rules already, which is as many as there may be", count)
+		return problem.New(problem.BadLimit, "remove some that are not needed", "there are %d rules already, the most there may be", count)
 	}
 	r.CreatedAt = b.now()
 	r.UpdatedAt, r.Version = r.CreatedAt, 1
@@ -219,7 +219,7 @@ func (b *Book) useTool(ctx context.Context, settings, tool string) error {
 			return err
 		}
 		if err = b.o.Store.UpdateEntry(ctx, e); errors.Is(err, store.ErrExists) {
-			continue // somebody changed it in between; the tool may be there still
+			continue // somebody else changed it meanwhile; the tool may be there still
 		}
 		if err == nil {
 			b.noteUsed(i.scope(), target, settings)

@@ -276,9 +276,9 @@ func (b *Book) put(ctx context.Context, kind, name string, m *Meta, prefix strin
 	now := b.now()
 	switch {
 	case old.ID == "" && wanted != 0, old.ID != "" && wanted != 0 && wanted != old.Version:
-		return store.Entry{}, problem.New(problem.Conflict, "look at what there is now, and try again", "somebody changed it in between")
+		return store.Entry{}, problem.New(problem.Conflict, "look at what there is now, and try again", "somebody else changed it meanwhile")
 	case old.ID == "" && most > 0 && count >= most:
-		return store.Entry{}, problem.New(problem.BadLimit, "remove some that are not needed", "there are %d already, which is as many as there may be", count)
+		return store.Entry{}, problem.New(problem.BadLimit, "remove some that are not needed", "there are %d entries already, the most there may be", count)
 	}
 	m.ExpiresAt = store.Microsecond(m.ExpiresAt)
 	if old.ID == "" {

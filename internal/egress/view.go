@@ -490,7 +490,7 @@ func (v *View) Hold() time.Duration { return v.hold }
 func (v *View) budget() (Budget, error) {
 	if v.rules.damaged {
 		return Budget{}, problem.New(problem.BudgetExceeded, "Do not retry: tell the operator that clawjail's log names an entry that cannot be read.",
-			"what was decided for this agent cannot be read, so it may not use models")
+			"an entry that decides about this agent cannot be read, so it may not use models")
 	}
 	return v.settings.Budget, nil
 }

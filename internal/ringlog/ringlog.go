@@ -124,7 +124,7 @@ func Open(dir string, o Options) (_ *Log, err error) {
 	}
 	if err := unix.Flock(int(l.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = problem.Wrap(err, problem.Conflict, "end the other process first", "somebody else writes the log")
+			err = problem.Wrap(err, problem.Conflict, "end the other process first", "another process writes the log")
 		}
 		return nil, err
 	}

@@ -57,7 +57,7 @@ func meaning(err error) error {
 		return store.Full(err)
 	case "28000", "28P01": // invalid_authorization_specification, invalid_password
 		return problem.Wrap(fmt.Errorf("%w: %w", store.ErrUnavailable, err), problem.BadConfig, "check the user and the password in database:",
-			"the database does not let this user in")
+			"the database refuses this user")
 	case "3D000": // invalid_catalog_name
 		return problem.Wrap(fmt.Errorf("%w: %w", store.ErrUnavailable, err), problem.BadConfig,
 			"make it with createdb, or correct the end of database:", "there is no such database on the server")
