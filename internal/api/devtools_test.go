@@ -402,8 +402,8 @@ func TestASocketEndsWithItsReason(t *testing.T) {
 		"the session ends": {func(_ *door, c *fakeDevtools) { c.end(problem.New(problem.SessionClosed, "", "it was closed")) },
 			websocket.StatusGoingAway, "session_closed: it was closed"},
 		"a person takes over": {func(_ *door, c *fakeDevtools) {
-			c.end(problem.New(problem.TakenOver, "wait", "ann has the session's browser in hand"))
-		}, websocket.StatusPolicyViolation, "taken_over: ann has the session's browser in hand"},
+			c.end(problem.New(problem.TakenOver, "wait", "ann has taken over the session's browser"))
+		}, websocket.StatusPolicyViolation, "taken_over: ann has taken over the session's browser"},
 		"the token ends": {func(_ *door, c *fakeDevtools) { c.end(problem.New(problem.Unauthorized, "", "the token has expired")) },
 			websocket.StatusPolicyViolation, "unauthorized: the token has expired"},
 		"the browser is gone": {func(_ *door, c *fakeDevtools) { c.end(cdp.ErrBrowserGone) }, websocket.StatusGoingAway, "the session has ended"},

@@ -109,9 +109,9 @@ func TestWhatATakeOverIsAskedForArrives(t *testing.T) {
 // A program that drives is told in words that it can compare.
 func TestWhoDrivesATakenOverSessionIsToldSo(t *testing.T) {
 	d := newDoor(t)
-	d.sessions.fail = problem.New(problem.TakenOver, "wait until it is handed back", "ann has the session's browser in hand")
+	d.sessions.fail = problem.New(problem.TakenOver, "wait until it is handed back", "ann has taken over the session's browser")
 	p := d.ask(t, "POST", "/v1/sessions/"+someID+"/navigate", `{"url":"https://example.com/"}`).wantProblem(t, http.StatusConflict, problem.TakenOver)
-	if p.Detail != "ann has the session's browser in hand" || p.Hint == "" {
+	if p.Detail != "ann has taken over the session's browser" || p.Hint == "" {
 		t.Errorf("%+v", p)
 	}
 }

@@ -142,7 +142,7 @@ func (f *fakeSessions) TakeOver(_ context.Context, by identity.Principal, id str
 		return session.Session{}, err
 	}
 	if s.Control != nil && s.Control.By != by.Actor() && !force {
-		return session.Session{}, problem.New(problem.Conflict, "ask them to hand it back, or take it with force", "%s has session %s in hand", s.Control.Name, id)
+		return session.Session{}, problem.New(problem.Conflict, "ask them to hand it back, or take it with force", "%s has taken over session %s", s.Control.Name, id)
 	}
 	f.note("take-over %s %v", id, force)
 	s.Control = &session.Control{By: by.Actor(), Name: by.Name, Since: time.Now()}
@@ -157,7 +157,7 @@ func (f *fakeSessions) HandBack(_ context.Context, by identity.Principal, id str
 		return session.Session{}, err
 	}
 	if f.password && !anyway {
-		return session.Session{}, problem.New(problem.Conflict, "send or empty the field, or hand it back anyway", "a password is in a field of tab t1")
+		return session.Session{}, problem.New(problem.Conflict, "send or empty the field, or hand it back anyway", "tab t1 has a password in a field")
 	}
 	f.note("hand-back %s %v", id, anyway)
 	s.Control = nil

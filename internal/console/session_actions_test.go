@@ -27,7 +27,7 @@ func TestBrowserIsTakenOverAndHandedBackByForms(t *testing.T) {
 	}
 	insist := `data-insist="anyway" hidden`
 	told := w.follow("acme operator", p)
-	told.holds(t, http.StatusOK, "a password is in a field", "Hand back anyway")
+	told.holds(t, http.StatusOK, "has a password in a field", "Hand back anyway")
 	told.lacks(t, insist)
 	w.get("acme operator", "/console/sessions/s_one").holds(t, http.StatusOK, insist) // not asked before there is a reason
 	p = w.post("acme operator", "/console/sessions/s_one/hand-back", "anyway", "yes")
@@ -56,7 +56,7 @@ func TestScriptsAreToldHowToInsist(t *testing.T) {
 	ask := func(path string) page {
 		return w.send("acme operator", http.MethodPost, path, nil, func(r *http.Request) { r.Header.Set("HX-Request", "true") })
 	}
-	if p := ask("/console/sessions/s_held/take-over"); p.status != http.StatusConflict || p.header.Get("X-Insist") != "force" || !strings.Contains(p.header.Get("HX-Trigger"), "in hand") {
+	if p := ask("/console/sessions/s_held/take-over"); p.status != http.StatusConflict || p.header.Get("X-Insist") != "force" || !strings.Contains(p.header.Get("HX-Trigger"), "has taken over") {
 		t.Errorf("%d %v", p.status, p.header)
 	}
 	if p := ask("/console/sessions/s_one/take-over"); p.status != http.StatusNoContent || p.header.Get("X-Insist") != "" || p.header.Get("Set-Cookie") != "" {

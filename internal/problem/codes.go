@@ -207,7 +207,7 @@ func Codes() []Info {
 		{AccountLost, http.StatusGone, "the browser's network process ended, and the account of the session with it; nothing was sent without the account", "open a new session with a new grant"},
 		{CookiesLost, http.StatusGone, "the browser's network process ended, and the session's cookies and logins with it", "open a new session, and log in again"},
 		{PageCrashed, http.StatusConflict, "the process of the page ended, by itself or for want of memory; the browser goes on", "navigate again; give the session more memory (`--memory`), or open a lighter page"},
-		{TakenOver, http.StatusConflict, "a person has the session's browser in hand", "wait until the person hands it back, or ask them"},
+		{TakenOver, http.StatusConflict, "a person has taken over the session's browser", "wait until the person hands it back, or ask them"},
 
 		{LoginNeeded, http.StatusConflict, "a site has forgotten the login of a session's account, and asks to log in where a page should be", "log in again: `clawjail cookies refresh DOMAIN`, and open a new session"},
 		{NeedsRefresh, http.StatusConflict, "the stored login of a site no longer works; somebody has to log in again", "log in again: `clawjail cookies refresh DOMAIN`"},

@@ -107,7 +107,7 @@ func seized(ctx context.Context) bool { return errors.Is(context.Cause(ctx), err
 func takenOver(r *session) error {
 	return problem.Wrap(errTurn, problem.TakenOver,
 		"wait until it is handed back (`clawjail session show "+r.id+"` says so), then take a new snapshot: the page may have changed",
-		"a person has session %s in hand", r.id)
+		"a person has taken over session %s", r.id)
 }
 
 // held says whether a person has a session's browser in hand. The caller holds no lock.

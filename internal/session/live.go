@@ -62,7 +62,7 @@ func (s *Service) Watch(ctx context.Context, by identity.Principal, id string) (
 	}
 	if r.plan.mode == ModeRefresh && !samePerson(r.by, by) {
 		return nil, s.refuse(r, by, identity.SessionWatch, "live", problem.New(problem.Forbidden, "open one of your own",
-			"only who has opened the refresh session %s sees it", r.id))
+			"only the person who opened the refresh session %s can see it", r.id))
 	}
 	record, err := s.Records.Begin(ctx, s.intent(r, by.Actor(), string(identity.SessionWatch), "", audit.Fields{"scope": string(by.Scope)}))
 	if err != nil {
@@ -223,9 +223,9 @@ func (s *Service) steer(ctx context.Context, r *session, by identity.Principal) 
 	case r.state != StateReady:
 		return nil, nil, s.endedSoon(r)
 	case g == nil:
-		return nil, nil, problem.New(problem.Conflict, "take it over first", "nobody has session %s in hand", r.id)
+		return nil, nil, problem.New(problem.Conflict, "take it over first", "session %s is not taken over", r.id)
 	case !g.of(by):
-		return nil, nil, problem.Wrap(errTurn, problem.TakenOver, "take it over with force, or wait until it is handed back", "%s has session %s in hand", whoHas(g), r.id)
+		return nil, nil, problem.Wrap(errTurn, problem.TakenOver, "take it over with force, or wait until it is handed back", "%s has taken over session %s", whoHas(g), r.id)
 	case !g.firm:
 		return nil, nil, problem.New(problem.Conflict, "try again in a moment", "session %s is changing hands", r.id)
 	}

@@ -146,7 +146,7 @@ func (s *Service) notRefresh(r *session, by identity.Principal, op identity.Oper
 }
 
 func onlyInConsole(r *session) error {
-	return problem.New(problem.Forbidden, "it is steered in the console only, by who has opened it", "session %s is for logging in to %s, and nothing else", r.id, r.plan.refresh)
+	return problem.New(problem.Forbidden, "steer it in the console, as the person who opened it", "session %s is for logging in to %s, and nothing else", r.id, r.plan.refresh)
 }
 
 // ofFiles says whether an operation is about files that were downloaded, or are to be uploaded.

@@ -105,7 +105,7 @@ func (s *Service) seize(r *session, by identity.Principal, force bool) (before *
 		return nil, nil, problem.New(problem.Conflict, "try again in a moment", "session %s is changing hands, from or to %s", r.id, whoHas(g)).
 			With("by", g.by.Actor())
 	case g != nil && !force:
-		return nil, nil, problem.New(problem.Conflict, "ask them to hand it back, or take it with force", "%s has session %s in hand", whoHas(g), r.id).
+		return nil, nil, problem.New(problem.Conflict, "ask them to hand it back, or take it with force", "%s has taken over session %s", whoHas(g), r.id).
 			With("by", g.by.Actor())
 	}
 	before, last = g, r.turn
@@ -257,11 +257,11 @@ func (s *Service) loosen(r *session, by identity.Principal, anyway bool) (g *gri
 	case r.state != StateReady:
 		return nil, nil, s.endedSoon(r)
 	case g == nil:
-		return nil, nil, problem.New(problem.Conflict, "there is nothing to hand back", "nobody has session %s in hand", r.id)
+		return nil, nil, problem.New(problem.Conflict, "there is nothing to hand back", "session %s is not taken over", r.id)
 	case !g.firm:
 		return nil, nil, problem.New(problem.Conflict, "try again in a moment", "session %s is changing hands, from or to %s", r.id, whoHas(g))
 	case !g.of(by) && !anyway:
-		return nil, nil, problem.New(problem.Conflict, "ask them to hand it back, or hand it back anyway", "%s has session %s in hand", whoHas(g), r.id).
+		return nil, nil, problem.New(problem.Conflict, "ask them to hand it back, or hand it back anyway", "%s has taken over session %s", whoHas(g), r.id).
 			With("by", g.by.Actor())
 	}
 	g.firm, last = false, r.turn
@@ -280,7 +280,7 @@ func (s *Service) noSecrets(ctx context.Context, r *session, b Browser) error {
 		return nil
 	}
 	return problem.New(problem.Conflict, "send or empty the field, or hand it back anyway",
-		"a password is in a field of tab %s, and whoever used session %s before could read it", strings.Join(tabs, ", "), r.id).With("tabs", tabs)
+		"tab %s has a password in a field, which the previous client of session %s could read", strings.Join(tabs, ", "), r.id).With("tabs", tabs)
 }
 
 // pauseTape writes down who takes a session over. Nothing else is recorded until resumeTape.

@@ -65,7 +65,7 @@ await scene('Take over: the script is told so within five seconds', async () => 
   await until('the client is cut', () => !client.isConnected())
   const { code, reason } = await closed
   equal(code, 1008, 'code of the close frame')
-  check(reason.startsWith('taken_over: a person has session'), reason)
+  check(reason.startsWith('taken_over: a person has taken over session'), reason)
   return { ended, reason, took: Date.now() - began }
 })
 await scene('connecting again is refused with a sentence', async () => {
@@ -101,7 +101,7 @@ await scene('the operator types a password', async () => {
 })
 await scene('handing back is refused while it stands there', async () => {
   await operator.getByRole('button', { name: 'Hand back', exact: true }).click()
-  await picture.says('a password is in a field')
+  await picture.says('has a password in a field')
   await operator.getByRole('button', { name: 'Hand back anyway' }).waitFor()
   await picture.steers()
 })

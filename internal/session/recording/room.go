@@ -60,7 +60,7 @@ func (r *room) take(path string, of quota.Holder, n, more int64) error {
 	}
 	if free-n-more < r.last {
 		return problem.New(problem.DiskFull, "free some space: du -xh --max-depth=2 shows who has it",
-			"less than %d MiB would be left on the disk, and recordings do not take those", r.last>>20)
+			"the recording would leave less than %d MiB free on the disk", r.last>>20)
 	}
 	if err := r.gate.TakeOf(of, n, n+more); err != nil {
 		return err

@@ -172,9 +172,9 @@ func TestRecordingsLeaveTheLastOfTheDisk(t *testing.T) {
 	step(t, tape, c, "screenshot", Outcome{OK: true})
 	s.room.last = 1 << 62
 	_, err := tape.Begin(Step{At: c.at})
-	wantFull(t, err, "would be left on the disk")
+	wantFull(t, err, "free on the disk")
 	_, err = s.Start(meta(two, Audit, c.at))
-	wantFull(t, err, "would be left on the disk")
+	wantFull(t, err, "free on the disk")
 	if _, err := s.Find(two); problem.CodeOf(err) != problem.NotFound {
 		t.Errorf("something is left of a recording that there was no room for: %v", err)
 	}
