@@ -58,5 +58,5 @@ func (a *admission) lasting(uid uint32) (leave func(), err error) {
 }
 
 func tooMany(n int, what string) error {
-	return problem.New(problem.RateLimited, "end some of them first", "there are %d %s of this user, as many as may be", n, what)
+	return problem.New(problem.RateLimited, "end some of them first", "this user has %d %s, the most there may be", n, what)
 }

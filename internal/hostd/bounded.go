@@ -71,7 +71,7 @@ func (b *bound) room() error {
 
 func (b *bound) full() error {
 	if len(b.jails) >= b.most {
-		return problem.New(problem.PoolExhausted, "close sessions", "there are %d jails, as many as this installation may have", b.most)
+		return problem.New(problem.PoolExhausted, "close sessions", "there are %d jails, the most that this installation may have", b.most)
 	}
 	return nil
 }

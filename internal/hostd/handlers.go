@@ -195,7 +195,7 @@ func (s *server) handOver(ctx context.Context, c *call, j *jail.Jail) error {
 	case err := <-c.heard:
 		return err
 	case <-patience.C:
-		return problem.New(problem.Timeout, "", "the caller did not say that it has the jail's stdio")
+		return problem.New(problem.Timeout, "", "the caller did not confirm that it has the jail's stdio")
 	}
 }
 

@@ -104,7 +104,7 @@ func (s *server) readLog(ctx context.Context, c *call) error {
 
 func (s *server) check(ctx context.Context, a checkArguments) (any, error) {
 	if len(a.All) > maxChecks {
-		return nil, problem.New(problem.BadRequest, "ask for fewer at once", "%d are more than %d", len(a.All), maxChecks)
+		return nil, problem.New(problem.BadRequest, "ask for fewer at once", "%d declarations are more than %d", len(a.All), maxChecks)
 	}
 	errs, err := s.keeper.CheckKept(ctx, a.All)
 	if err != nil {

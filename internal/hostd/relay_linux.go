@@ -55,7 +55,7 @@ func makeRelayKey(folder string, uid, gid int) (err error) {
 		return nil
 	case err == nil:
 		if err := unix.Unlinkat(at, relayKeyName, 0); err != nil {
-			return problem.Wrap(&fs.PathError{Op: "remove", Path: relayKeyName, Err: err}, problem.BadConfig, "remove it by hand", "what is at the place of the key is none")
+			return problem.Wrap(&fs.PathError{Op: "remove", Path: relayKeyName, Err: err}, problem.BadConfig, "remove it by hand", "what lies at the place of the key is not a key")
 		}
 	case !errors.Is(err, unix.ENOENT):
 		return err

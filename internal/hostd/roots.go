@@ -157,7 +157,7 @@ func AddRoot(c config.Config, r AddedRoot) (err error) {
 	}
 	if len(all) == maxAddedRoots || text.Len() > maxAddedRootsLen {
 		return problem.New(problem.Conflict, "name a folder above them in workspace_roots of the configuration",
-			"%d folders were added already, which is as many as there may be", maxAddedRoots)
+			"%d folders were added already, the most there may be", maxAddedRoots)
 	}
 	parent, err := beneath.OpenPlain(filepath.Dir(r.Path))
 	if err != nil {

@@ -47,11 +47,11 @@ func (s *Server) requestAccess(ctx context.Context, c *call) (*sdk.CallToolResul
 		return nil, err
 	}
 	if a.Wait < 0 || a.Wait > maxAccessWait {
-		return nil, problem.New(problem.BadRequest, "give 0 to 300", "wait_seconds is not possible")
+		return nil, problem.New(problem.BadRequest, "give 0 to 300", "wait_seconds is out of range")
 	}
 	asks := a.Kind != "" || a.Target != "" || a.Reason != ""
 	if asks == (a.ID != "") {
-		return nil, problem.New(problem.BadRequest, "give kind, target and reason to ask, or id alone to hear the answer", "it is not clear what is asked for")
+		return nil, problem.New(problem.BadRequest, "give kind, target and reason to ask, or id alone to hear the answer", "the request has neither an id alone, nor a kind, target and reason alone")
 	}
 	wait := time.Duration(a.Wait) * time.Second
 	var r egress.AccessRequest

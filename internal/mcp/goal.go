@@ -43,7 +43,7 @@ func (s *Server) runGoal(ctx context.Context, c *call, a taskArguments) (*sdk.Ca
 		return nil, problem.New(problem.BadRequest, "give a goal, or steps", "steps, stopOnError, screenshot and maxChars do not go with a goal")
 	}
 	if s.Tasks == nil {
-		return nil, problem.New(problem.Unsupported, "give steps", "goals are not reached here")
+		return nil, problem.New(problem.Unsupported, "give steps", "tasks with a goal are not available here")
 	}
 	opening, err := a.opening.request()
 	if err != nil {

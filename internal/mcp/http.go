@@ -40,7 +40,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, inner http.Handle
 		by = s.Principal(r.Context())
 	}
 	if by.Kind == "" {
-		return problem.New(problem.Unauthorized, "send a key: Authorization: Bearer …", "nobody is known to call")
+		return problem.New(problem.Unauthorized, "send a key: Authorization: Bearer …", "the caller is not authenticated")
 	}
 	key := keyOf(by)
 	leave, err := s.requests.enter(key)

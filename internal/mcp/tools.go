@@ -104,7 +104,7 @@ func (s *Server) handle(t tool) sdk.ToolHandler {
 func (s *Server) during(ctx context.Context, what string, do func(ctx context.Context, who *caller) error) (err error) {
 	who, ok := ctx.Value(callerKey{}).(*caller)
 	if !ok {
-		return problem.New(problem.Unauthorized, "", "nobody is known to call")
+		return problem.New(problem.Unauthorized, "", "the caller is not authenticated")
 	}
 	leave, err := s.calls.enter(keyOf(who.by))
 	if err != nil {
@@ -160,7 +160,7 @@ func (s *Server) target(ctx context.Context, c *call, w where) (Target, error) {
 		return Target{Session: id}, err
 	case "host":
 		if w.Session != "" {
-			return Target{}, problem.New(problem.BadRequest, "leave one of them out", "a session is not on the host")
+			return Target{}, problem.New(problem.BadRequest, "leave one of them out", "session and the target host exclude each other")
 		}
 		if !s.Backend.Host() {
 			return Target{}, problem.New(problem.Unsupported, "leave target out and open a session with browser_open_session",

@@ -211,7 +211,7 @@ func (i *instance) lost(ctx context.Context, r *run, err error) error {
 	select {
 	case <-r.settled:
 	case <-patience.C:
-		return problem.Wrap(err, problem.JailFailed, r.hint(), "the MCP server %s answered something else than an answer", r.server.Name)
+		return problem.Wrap(err, problem.JailFailed, r.hint(), "the MCP server %s sent an invalid answer", r.server.Name)
 	}
 	if r.why != nil {
 		return r.why
@@ -232,7 +232,7 @@ func readArguments(raw json.RawMessage) (json.RawMessage, error) {
 }
 
 func noTool() error {
-	return problem.New(problem.NotFound, "tools/list has those that there are", "there is no such tool, or it is not yours to use")
+	return problem.New(problem.NotFound, "list them with tools/list", "there is no such tool, or you may not use it")
 }
 
 // forCaller leaves what a server printed out of an error for an agent: it may be about another agent's call.

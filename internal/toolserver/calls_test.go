@@ -327,7 +327,7 @@ func TestAServerThatKeepsCrashingIsLeftAlone(t *testing.T) {
 		}
 	}
 	_, err := w.call(agent(), "files__echo")
-	if p, ok := problem.As(err); !ok || !strings.Contains(p.Message, "left alone") || !strings.Contains(p.Hint, "tried again after") {
+	if p, ok := problem.As(err); !ok || !strings.Contains(p.Message, "not started again") || !strings.Contains(p.Hint, "tried again after") {
 		t.Errorf("%v", err)
 	}
 	if w.started() != crashesMost {

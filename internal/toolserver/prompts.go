@@ -117,5 +117,5 @@ func completion(r *sdk.CompleteResult) *sdk.CompleteResult {
 func named(server, own string) string { return server + "/" + cut(own, maxToolName, "…") }
 
 func noPrompt() error {
-	return problem.New(problem.NotFound, "prompts/list has those that there are", "there is no such prompt, or it is not yours to use")
+	return problem.New(problem.NotFound, "list them with prompts/list", "there is no such prompt, or you may not use it")
 }

@@ -133,5 +133,5 @@ func recordedURI(uri string) string {
 const maxRecorded = 512
 
 func noResource() error {
-	return problem.New(problem.NotFound, "resources/list has those that there are", "there is no such resource, or it is not yours to read")
+	return problem.New(problem.NotFound, "list them with resources/list", "there is no such resource, or you may not read it")
 }

@@ -149,7 +149,7 @@ func (r *run) explain(ctx context.Context, err error) error {
 	case <-asking.Done():
 	}
 	if waitErr != nil {
-		return r.told(problem.Wrap(errors.Join(err, waitErr), problem.JailFailed, r.hint(), "the MCP server %s broke the connection off", r.server.Name))
+		return r.told(problem.Wrap(errors.Join(err, waitErr), problem.JailFailed, r.hint(), "the MCP server %s closed the connection", r.server.Name))
 	}
 	code := problem.JailFailed
 	if exit.Cause == jail.CauseMemory {

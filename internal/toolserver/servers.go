@@ -365,7 +365,7 @@ func changed(err error, name string) error {
 }
 
 func ofFileProblem(name string) error {
-	return problem.New(problem.Conflict, "change mcp_servers in the configuration, and restart clawjail", "the MCP server %s is of the configuration file", name)
+	return problem.New(problem.Conflict, "change mcp_servers in the configuration, and restart clawjail", "the MCP server %s is declared in the configuration file", name)
 }
 
 func noServer(name string) error {

@@ -105,7 +105,7 @@ func (c *Console) makeFolder(dir string) error {
 		}
 		if err == nil && (len(names) > maxLogs || ofTenant > maxLogsOfTenant) {
 			err = problem.New(problem.PoolExhausted, "remove what agents have left: clawjail agent remove NAME",
-				"there are the logs of as many agents as may be kept: %d, %d of them of tenant %s", maxLogs, maxLogsOfTenant, tenant)
+				"no more logs of agents can be kept: there are %d, %d of them of tenant %s", maxLogs, maxLogsOfTenant, tenant)
 		}
 	}
 	if err != nil {

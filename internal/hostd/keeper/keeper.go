@@ -227,7 +227,7 @@ func (k *Keeper) agentFor(key string, kept jail.Kept) (*agent, error) {
 		return a, nil
 	}
 	if len(k.agents) >= k.MaxAgents {
-		return nil, problem.New(problem.PoolExhausted, "remove some", "there are %d agents, as many as may be kept", k.MaxAgents)
+		return nil, problem.New(problem.PoolExhausted, "remove some: clawjail agent remove NAME", "there are %d agents, the most there may be", k.MaxAgents)
 	}
 	a := newAgent(k, declaration{Version: declarationVersion, Kept: jail.Kept{Spec: jail.Spec{Agent: kept.Spec.Agent}}})
 	a.blank, a.fresh = true, true
