@@ -43,7 +43,7 @@ func (o *Options) mayShare(ctx context.Context, by identity.Principal, tenant, p
 		}
 		for _, m := range k.Spec.Mounts {
 			if within(m.Source, path) || within(path, m.Source) {
-				return problem.New(problem.Forbidden, "name another folder", "the folder %s holds, is or lies in one of another tenant's agents", texts.Clip(path, 200))
+				return problem.New(problem.Forbidden, "name another folder", "the folder %s overlaps one of another tenant's agents", texts.Clip(path, 200))
 			}
 		}
 	}

@@ -391,6 +391,6 @@ func (s *Service) checkOne(w *world, t *task, servers []string, free func(clawbo
 		add("workspace", err)
 	}
 	if a.TTL > 0 && t.identity.ID != "" && !t.idle && !s.o.Now().Add(time.Second).Before(t.identity.CreatedAt.Add(a.TTL)) {
-		add("ttl", problem.New(problem.BadLimit, "give it a longer one", "its time of %s is over", a.TTL))
+		add("ttl", problem.New(problem.BadLimit, "declare a longer ttl", "its ttl of %s is over", a.TTL))
 	}
 }

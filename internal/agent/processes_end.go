@@ -237,7 +237,7 @@ func (s *Service) typeTo(ctx context.Context, by identity.Principal, tenant, nam
 		return 0, err
 	}
 	if pr.dir == "" {
-		return 0, problem.New(problem.Conflict, "type where it was started", "the stdin of program %s is with whoever started it", id)
+		return 0, problem.New(problem.Conflict, "type where it was started", "the stdin of program %s is connected to the client that started it", id)
 	}
 	n := 0
 	err = s.recorded(ctx, by, identity.AgentType, a, audit.Fields{"process": id, "bytes": len(data)}, func() (err error) {

@@ -96,7 +96,7 @@ func (s *Service) launch(ctx context.Context, by identity.Principal, op identity
 		return nil, err
 	}
 	if !a.RevokedAt.IsZero() {
-		return nil, problem.New(problem.Conflict, "take it back: clawjail agent restore "+a.Name, "the agent %s is revoked", a.Name)
+		return nil, problem.New(problem.Conflict, "restore it: clawjail agent restore "+a.Name, "the agent %s is revoked", a.Name)
 	}
 	left, err := s.Left(ctx, a)
 	if err != nil {

@@ -28,7 +28,7 @@ func (l *Lifecycle) CreateFor(ctx context.Context, owner string, spec Spec, deli
 		return nil, problem.New(problem.BadRequest, "name a template", "this driver makes no containers")
 	}
 	if spec.Lifetime == LifetimeKeep && l.Console == nil {
-		return nil, problem.New(problem.BadRequest, "", "no jails are kept here")
+		return nil, problem.New(problem.BadRequest, "", "this host daemon keeps no jails of agents")
 	}
 	l.Barrier(StepReserve)
 	lease, err := l.Parts.Network.Reserve(ctx)

@@ -91,7 +91,7 @@ func (s *Store) newBuild(options BuildOptions) (*build, error) {
 		return nil, err
 	}
 	if isScripts := options.NPMScripts != ""; isScripts && (src.kind != sourceNPM || options.NPMScripts != NPMScriptsRun && options.NPMScripts != NPMScriptsSkip) {
-		return nil, problem.New(problem.BadTemplate, "write "+NPMScriptsRun+" or "+NPMScriptsSkip+", for a package of npm", "%q does not say what scripts of packages do", options.NPMScripts)
+		return nil, problem.New(problem.BadTemplate, "write "+NPMScriptsRun+" or "+NPMScriptsSkip+", for a package of npm", "%q is not a way to treat the scripts of packages", options.NPMScripts)
 	}
 	if src.kind == sourceNPM && options.Name == npmBase {
 		return nil, problem.New(problem.BadTemplate, "choose another name", "packages of npm are added to the template %s, which stays as it is", npmBase)

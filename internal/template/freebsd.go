@@ -157,7 +157,7 @@ func (b *build) baseArchive(ctx context.Context, release string) (file, sum stri
 		if !known {
 			if !strings.HasPrefix(from, "https://") {
 				return "", "", problem.New(problem.BadTemplate, "pkg install freebsd-release-manifests, or use an https mirror",
-					"nothing says what the archive of a mirror without TLS must be")
+					"there is no checksum for the archive of a mirror without TLS")
 			}
 			if _, err := b.hostRun(ctx, fetchTime, "fetch", "-o", filepath.Join(b.work, "MANIFEST"), from+"/MANIFEST"); err != nil {
 				return "", "", err

@@ -73,7 +73,7 @@ func explainRegistry(reference name.Reference, err error) error {
 			return problem.Wrap(err, problem.BadTemplate, "look at the name and the tag", "the registry has no image %s", reference.Name())
 		case http.StatusUnauthorized, http.StatusForbidden:
 			return problem.Wrap(err, problem.BadTemplate, "log in as the user who builds: docker login "+reference.Context().RegistryStr(),
-				"the registry does not let us have the image %s", reference.Name())
+				"the registry refuses access to the image %s", reference.Name())
 		}
 	}
 	return fmt.Errorf("fetch the image %s: %w", reference.Name(), err)

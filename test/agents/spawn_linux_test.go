@@ -443,7 +443,7 @@ func foldersOfTenants(e *testkit.Estate, roots string) {
 			"its own root":        {[]string{"--root", filepath.Join(roots, "acme"), "--", "/bin/sh", "-c", "echo it runs"}, "it runs\n"},
 			"another's folder":    {[]string{"--mount", filepath.Join(work, "beta") + ":/workspace", "--", "cat", "/workspace/file"}, "the tenant acme may not have"},
 			"the folder of all":   {[]string{"--mount", work + ":/workspace", "--", "cat", "/workspace/beta/file"}, "the tenant acme may not have"},
-			"a link to another's": {[]string{"--mount", filepath.Join(work, "acme/link") + ":/workspace", "--", "cat", "/workspace/file"}, "is a link"},
+			"a link to another's": {[]string{"--mount", filepath.Join(work, "acme/link") + ":/workspace", "--", "cat", "/workspace/file"}, "is a symbolic link"},
 			"another's root":      {[]string{"--root", filepath.Join(roots, "beta"), "--", "/bin/sh", "-c", "echo it runs"}, "the tenant acme may not have"},
 		} {
 			if out := spawn(key, tt.flags...); !strings.Contains(out, tt.want) || strings.Contains(out, "of beta") {

@@ -122,7 +122,7 @@ func TestWhatCannotBeAContainerIsRefusedBeforeAnythingIsMade(t *testing.T) {
 		"no image":           {func(s *jail.Spec) { s.Image, s.Template = "", "browser" }, problem.BadRequest, "makes containers"},
 		"a missing image":    {func(s *jail.Spec) { s.Image = "clawjail-test-nowhere:1" }, problem.TemplateMissing, "no image clawjail-test-nowhere:1"},
 		"an unbounded place": {func(s *jail.Spec) { s.Image = testImage + "-volume" }, problem.BadTemplate, "/data"},
-		"nothing to run":     {func(s *jail.Spec) { s.Image, s.Program.Argv = testImage+"-empty", nil }, problem.BadTemplate, "says no program"},
+		"nothing to run":     {func(s *jail.Spec) { s.Image, s.Program.Argv = testImage+"-empty", nil }, problem.BadTemplate, "names no program"},
 		"a folder elsewhere": {func(s *jail.Spec) {
 			s.Mounts = []jail.Mount{{Source: "/etc", Target: jail.WorkspaceDir}}
 		}, problem.Forbidden, "/etc does not lie beneath"},

@@ -71,7 +71,7 @@ func (d *Driver) image(ctx context.Context, spec jail.Spec) (argv, env []string,
 		argv = slices.Concat(got.Config.Entrypoint, got.Config.Cmd)
 	}
 	if len(argv) == 0 {
-		return nil, nil, problem.New(problem.BadTemplate, "name a command", "the image %s says no program, and neither does the agent", spec.Image)
+		return nil, nil, problem.New(problem.BadTemplate, "name a command", "the image %s names no program, and neither does the agent", spec.Image)
 	}
 	if got.Config == nil {
 		return argv, nil, nil
@@ -81,7 +81,7 @@ func (d *Driver) image(ctx context.Context, spec jail.Spec) (argv, env []string,
 		if !slices.ContainsFunc(declared.Binds, func(b jail.Bind) bool { return b.Path == volume }) &&
 			!slices.ContainsFunc(declared.Tmpfs, func(t jail.Tmpfs) bool { return t.Path == volume }) {
 			return nil, nil, problem.New(problem.BadTemplate, "build it without VOLUME; an agent writes to /state, /workspace and /tmp",
-				"the image %s declares a volume at %q, which nobody would bound", spec.Image, volume)
+				"the image %s declares a volume at %q, which would have no size limit", spec.Image, volume)
 		}
 	}
 	return argv, got.Config.Env, nil

@@ -134,7 +134,7 @@ func (d *Driver) Type(ctx context.Context, name jail.Name, data []byte) (int, er
 		return 0, err
 	}
 	if r.Spec.Lifetime != jail.LifetimeKeep {
-		return 0, problem.New(problem.Conflict, "its owner has its stdin", "container %s is not kept", name)
+		return 0, problem.New(problem.Conflict, "type where it was started", "the stdin of container %s belongs to its owner", name)
 	}
 	conn, err := d.engine.ContainerAttach(ctx, string(name), client.ContainerAttachOptions{Stream: true, Stdin: true})
 	if err != nil {

@@ -171,7 +171,7 @@ func (r *Runtime) join(ctx context.Context, prog *program, p jail.Placement, x *
 		if r.limits.refusals(string(p.Name)) > refused {
 			return errors.Join(full, err)
 		}
-		return problem.Wrap(err, problem.JailFailed, "see whether its program still runs", "%s would not start it", filepath.Base(prog.path))
+		return problem.Wrap(err, problem.JailFailed, "see whether its program still runs", "%s did not start the program", filepath.Base(prog.path))
 	}
 	var err error
 	x.proc, err = r.adopt(ctx, x.group, bundle)

@@ -140,7 +140,7 @@ func planted(err error, rel, in string) error {
 	case errors.Is(err, unix.EXDEV):
 		return problem.Wrap(err, problem.Forbidden, "replace the link by a folder", "%s leads out of %s", rel, in)
 	case errors.Is(err, unix.ELOOP):
-		return problem.Wrap(err, problem.Forbidden, "replace the link by a folder", "%s beneath %s is a link, and none is followed", rel, in)
+		return problem.Wrap(err, problem.Forbidden, "replace the link by a folder", "%s beneath %s is a symbolic link, which is not followed", rel, in)
 	case errors.Is(err, unix.ENOTDIR):
 		return problem.Wrap(err, problem.Conflict, "move away what is there, or name another folder", "%s beneath %s is not a folder", rel, in)
 	case errors.Is(err, unix.ENOENT):
