@@ -189,7 +189,7 @@ func (m Manifest) has(name string) bool {
 }
 
 func damaged(err error) error {
-	return problem.Wrap(err, problem.BadRequest, "use another backup; nothing was changed", "the backup is damaged, or is none")
+	return problem.Wrap(err, problem.BadRequest, "use another backup; nothing was changed", "the file is damaged, or not a backup")
 }
 
 // VaultKeyPath is the file of the vault's key.

@@ -59,7 +59,7 @@ func Create(ctx context.Context, w io.Writer, o Options) (m Manifest, err error)
 	}
 	if o.AgentState {
 		if !stateInFiles {
-			return m, problem.New(problem.Unsupported, "take them with zfs snapshot and zfs send", "what agents keep are datasets here")
+			return m, problem.New(problem.Unsupported, "take them with zfs snapshot and zfs send", "the state of agents is in ZFS datasets here")
 		}
 		release, err := still(c)
 		if err != nil {
@@ -310,7 +310,7 @@ func (b *collection) database() error {
 			return b.vaultKey()
 		}
 	}
-	return problem.New(problem.VaultRotating, "make the backup when the rotation has ended: clawjail vault status", "the vault's key changes")
+	return problem.New(problem.VaultRotating, "make the backup when the rotation has ended: clawjail vault status", "the vault's key is being rotated")
 }
 
 func (b *collection) readKey() ([]byte, error) {
@@ -367,7 +367,7 @@ func planted(err error) error {
 		return err
 	}
 	return problem.Wrap(err, problem.Conflict, "look who has put it there: in a folder that is not root's it has to be a file of the folder's owner, without another name",
-		"the vault's key is a link, or somebody else's")
+		"the vault's key file is a link, or belongs to somebody else")
 }
 
 // maxKey bounds what is read of a key, which is a few lines.

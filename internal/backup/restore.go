@@ -264,7 +264,7 @@ func suits(m Manifest, o RestoreOptions) error {
 			"the backup has a database of kind %s, and the configuration one of kind %s", m.Database.Kind, kind)
 	}
 	if m.AgentState && !stateInFiles {
-		return problem.New(problem.Unsupported, "make a backup without --agent-state", "what agents keep are datasets here, and files in the backup")
+		return problem.New(problem.Unsupported, "make a backup without --agent-state", "the state of agents is in ZFS datasets here, and in files in the backup")
 	}
 	return nil
 }

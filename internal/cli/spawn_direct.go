@@ -37,7 +37,7 @@ func (p *program) spawnMode(ctx context.Context) (mode jailspawn.Mode, direct bo
 	}
 	if runtime.GOOS != systemWithJails {
 		return mode, false, problem.New(problem.Unsupported, "unset "+jailspawn.ModeVariable+": here the host daemon makes jails (sudo clawjail up)",
-			"a jail without a host daemon (%s=%s) is a thing of FreeBSD", jailspawn.ModeVariable, mode)
+			"a jail without a host daemon (%s=%s) works on FreeBSD only", jailspawn.ModeVariable, mode)
 	}
 	return mode, true, nil
 }

@@ -83,7 +83,7 @@ func read(path string) (data []byte, everybody bool, err error) {
 		return nil, false, cannotRead(path, err)
 	}
 	if len(data) > largest {
-		return nil, false, problem.New(problem.BadConfig, "is it the right file?", "the configuration %s is larger than %s", path, Bytes(largest))
+		return nil, false, problem.New(problem.BadConfig, "check that it is the right file", "the configuration %s is larger than %s", path, Bytes(largest))
 	}
 	return data, info.Mode().Perm()&0o004 != 0, nil
 }

@@ -47,7 +47,7 @@ func listenAt(ctx context.Context, l net.ListenConfig, at netip.AddrPort) (net.L
 		case errors.Is(ctx.Err(), context.Canceled):
 			return nil, ctx.Err()
 		case !errors.Is(err, unix.EADDRNOTAVAIL), ctx.Err() != nil:
-			return nil, problem.Wrap(err, problem.Conflict, "does something else listen there? `clawjail doctor` looks at the bridge; gateway.port sets another port",
+			return nil, problem.Wrap(err, problem.Conflict, "see whether something else listens there; `clawjail doctor` checks the bridge, and gateway.port sets another port",
 				"the gateway cannot listen on %s", at)
 		}
 		select {

@@ -54,7 +54,7 @@ const (
 // the host are left out, and host names, addresses and the pool's name are masked.
 func Record(ctx context.Context, o RecordOptions) (err error) {
 	if o.Dataset == "" {
-		return problem.New(problem.BadConfig, "set zfs_dataset in the configuration", "a recording needs a dataset that it can make another one in")
+		return problem.New(problem.BadConfig, "set zfs_dataset in the configuration", "a recording needs a ZFS dataset in which it can make another one")
 	}
 	r := &recorder{RecordOptions: o, name: "doctor" + strings.ToLower(rand.Text()[:6])}
 	system, err := o.Run.Run(ctx, "uname", "-srm")

@@ -208,7 +208,7 @@ func watchRenderer(ctx context.Context, runtime jail.Runtime, name jail.Name, fa
 		}
 		select {
 		case <-ctx.Done():
-			return problem.Wrap(ctx.Err(), problem.JailUnconfined, "see the checks user_namespaces and seccomp", "the browser answered, and %v", problems)
+			return problem.Wrap(ctx.Err(), problem.JailUnconfined, "see the checks user_namespaces and seccomp", "the browser works, but %v", problems)
 		case <-time.After(10 * time.Millisecond): // a renderer gets its sandbox some milliseconds after its start
 		}
 	}

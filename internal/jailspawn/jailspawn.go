@@ -104,7 +104,7 @@ func (s *Spawner) validate(c JailConfig, prog jail.Program) error {
 	case c.Path == "/" || c.RootPath == "/" || c.User == "root" || c.User == "toor" || c.User == "0":
 		return problem.New(problem.Forbidden, "name a jail that runs or a folder, and a user of the jail that is not root", "no program is started on the bare host, nor as root")
 	case c.User == "" && s.o.Mode != ModeHelper:
-		return problem.New(problem.BadRequest, "--user NAME: a user of the jail, not root", "it is not said as whom the program runs")
+		return problem.New(problem.BadRequest, "--user NAME: a user of the jail, not root", "no user is named to run the program as")
 	case c.User != "" && !command.ValidUser(c.User):
 		return problem.New(problem.BadName, "--user NAME: a user of the jail, not root", "%q cannot be the user of a program", texts.Clip(c.User, 60))
 	}
@@ -123,7 +123,7 @@ func (s *Spawner) validate(c JailConfig, prog jail.Program) error {
 func (s *Spawner) validateMore(c JailConfig, prog jail.Program) error {
 	switch {
 	case c.IP4 == IP4Inherit && !s.o.AllowHostNetwork:
-		return problem.New(problem.Forbidden, "set allow_host_network: true in the configuration, when that is what you want", "the host's network is not for jails (ip4: inherit)")
+		return problem.New(problem.Forbidden, "set allow_host_network: true in the configuration, when that is what you want", "jails may not use the network of the host (ip4: inherit)")
 	case c.IP4 != "" && c.Name != "":
 		return problem.New(problem.BadRequest, "leave it out", "a jail that runs has its network already")
 	case c.IP4 != "" && c.IP4 != IP4Disable && c.IP4 != IP4Inherit:

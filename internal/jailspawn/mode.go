@@ -38,7 +38,7 @@ func ParseMode(text string) (Mode, error) {
 	if m := Mode(text); slices.Contains(Modes(), m) {
 		return m, nil
 	}
-	return "", problem.New(problem.BadUsage, "it is hostd, mdo, helper, sudo or none", "%s is set to %q, which is no mode", ModeVariable, texts.Clip(text, 60))
+	return "", problem.New(problem.BadUsage, "it is hostd, mdo, helper, sudo or none", "%s is set to %q, which is not a mode", ModeVariable, texts.Clip(text, 60))
 }
 
 // ChooseMode is the mode that is named; when none is, hostd if it answers, else mdo: the default of a host with one operator.

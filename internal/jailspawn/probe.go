@@ -67,7 +67,7 @@ func (s *Spawner) Probe(ctx context.Context, c JailConfig) Report {
 	case ModeNone:
 		p.check("root", func() *problem.Error {
 			if s.o.UID != 0 {
-				return problem.New(problem.NoRoot, "run it as root, or choose another way: "+ModeVariable+"=mdo, helper or sudo", "you are not root, and with %s=none nothing makes you", ModeVariable)
+				return problem.New(problem.NoRoot, "run it as root, or choose another way: "+ModeVariable+"=mdo, helper or sudo", "you are not root, and %s=none does not make you root", ModeVariable)
 			}
 			return nil
 		})
@@ -167,7 +167,7 @@ func (p *prober) helper() {
 		case errors.Is(err, os.ErrNotExist):
 			return problem.Wrap(err, problem.ToolMissing, "install it: install -o root -m 4755 clawjail-spawn "+path, "the helper is not installed at %s", path)
 		case err != nil:
-			return problem.Wrap(err, problem.ToolMissing, "look at it as root", "the helper %s cannot be looked at", path)
+			return problem.Wrap(err, problem.ToolMissing, "look at it as root", "the helper %s cannot be examined", path)
 		case !info.Mode().IsRegular():
 			return problem.New(problem.Unsupported, "install it there as a plain file", "the helper %s is no plain file", path)
 		}
@@ -189,7 +189,7 @@ func (p *prober) helper() {
 			return problem.Wrap(err, problem.BadConfig, "let root write it: see docs/spawn.md", "the configuration of the helper cannot be used")
 		}
 		if len(c.Jails)+len(c.Roots) == 0 {
-			return problem.New(problem.BadConfig, "let root write it: see docs/spawn.md", "the configuration of the helper lists nothing")
+			return problem.New(problem.BadConfig, "let root write it: see docs/spawn.md", "the configuration of the helper lists no jail and no root")
 		}
 		return nil
 	})

@@ -53,7 +53,7 @@ func (s *Spawner) newStage(ctx context.Context, rootPath, user, dir string, ephe
 		own = who.uid
 	case s.o.UID != who.uid:
 		return nil, problem.New(problem.Forbidden, "give the jail's user your number: pw usermod "+user+" -u "+strconv.Itoa(s.o.UID)+" inside the jail; or run it as root",
-			"what you stage is yours, user %d, and the jail's user %s is %d: it could not read it", s.o.UID, user, who.uid)
+			"staged files would belong to you, user %d, and the jail's user %s, %d, could not read them", s.o.UID, user, who.uid)
 	}
 	if dir == "" {
 		dir = path.Join(who.home, ".cache/clawjail/stage")
