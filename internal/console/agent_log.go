@@ -227,7 +227,7 @@ func (c *Console) typeToAgent(q *request) error {
 		text += "\n"
 	}
 	if text == "" && !f.Has("end") {
-		return q.failed(back, problem.New(problem.BadRequest, "write something, or tick the box for the end of a line", "there was nothing to type"))
+		return q.failed(back, problem.New(problem.BadRequest, "write something, or tick Append newline", "there is nothing to type"))
 	}
 	n, err := c.Agents.Type(q.ctx(), q.by, tenant, name, of, []byte(text))
 	if err != nil {

@@ -118,7 +118,7 @@ func TestWhatIsTypedGoesToTheProgramAndIntoNoLog(t *testing.T) {
 		t.Error("what was typed is told again")
 	}
 	p := w.post("acme operator", "/console/agents/acme/writer/type")
-	shows(t, w.follow("acme operator", p), http.StatusOK, "there was nothing to type")
+	shows(t, w.follow("acme operator", p), http.StatusOK, "there is nothing to type")
 	p = w.post("acme operator", "/console/agents/acme/writer/programs/pr_a/type", "text", "x")
 	if p.location != "/console/agents/acme/writer/programs/pr_a" || !w.agents.has("agent.type acme/writerpr_a") {
 		t.Errorf("to %s: %q", p.location, w.agents.calls)

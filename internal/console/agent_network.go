@@ -30,7 +30,7 @@ func (c *Console) showAgentNetwork(q *request, f *form) error {
 		return err
 	}
 	if one.ID == "" {
-		return problem.New(problem.NotFound, "remove it, or sync its file again", "%s is a leftover: it has no identity, and may nothing", one.Name)
+		return problem.New(problem.NotFound, "remove it, or sync its file again", "%s is a leftover: it has no identity, and no access to anything", one.Name)
 	}
 	data := agentNetwork{oneAgent: one}
 	all, err := c.Egress.Rules(q.ctx(), q.by, one.Tenant)
@@ -86,7 +86,7 @@ func (c *Console) putAgentSettings(q *request) error {
 	wanted.Tenant, wanted.Agent = one.Tenant, one.ID
 	if f.ok() {
 		if _, err := c.Egress.DeclareSettings(q.ctx(), q.by, wanted); err == nil {
-			return q.done(one.Path+"/network", "The settings of %s hold from now on, also for what is running.%s", one.Name, andWarning(wanted.Budget))
+			return q.done(one.Path+"/network", "The settings of %s are saved, and apply at once, also to what is running.%s", one.Name, andWarning(wanted.Budget))
 		} else if problem.CodeOf(err) == problem.Forbidden || !f.refuse(err, settingsFields) {
 			return err
 		}

@@ -96,7 +96,7 @@ func TestAgentsAreListedWithWhatIsKnownOfThem(t *testing.T) {
 	// Without a host daemon nobody knows how they are, and none that has a jail is said to have none.
 	w.agents.lost = problem.New(problem.HostdUnreachable, "start it", "the host daemon does not answer")
 	p = w.get("acme viewer", "/console/agents?find=writer")
-	shows(t, p, http.StatusOK, "Nobody can say now how the jails are", `class="badge warn">not watched`)
+	shows(t, p, http.StatusOK, "The state of the jails is unknown now", `class="badge warn">not watched`)
 	hides(t, p, "no jail", ">running<")
 	p = w.get("acme viewer", "/console/")
 	shows(t, p, http.StatusOK, "<dd>? <small>of ", `class="badge warn">not watched`)
@@ -167,7 +167,7 @@ func TestAgentIsStoppedOnlyByWhoMay(t *testing.T) {
 
 func TestAgentIsAddedAndItsTokenShownOnce(t *testing.T) {
 	w := newWorld(t)
-	shows(t, w.get("acme operator", "/console/agents/add"), http.StatusOK, `name="name"`, "In a jail that is kept")
+	shows(t, w.get("acme operator", "/console/agents/add"), http.StatusOK, `name="name"`, "Managed by clawjail")
 	hides(t, w.get("acme operator", "/console/agents/add"), `name="tenant"`)
 	shows(t, w.get("acme viewer", "/console/agents/add"), http.StatusForbidden)
 	shows(t, w.post("acme viewer", "/console/agents/add", "name", "bot"), http.StatusForbidden)
@@ -266,10 +266,10 @@ func TestSettingsOfAnAgentAreChanged(t *testing.T) {
 		})
 	}
 	shows(t, w.post("acme operator", path, "own_tools", "yes", "tools", "something"), http.StatusUnprocessableEntity, `id="f-tools-wrong"`)
-	shows(t, w.post("acme operator", path, "version", "99"), http.StatusUnprocessableEntity, "somebody changed it in between")
+	shows(t, w.post("acme operator", path, "version", "99"), http.StatusUnprocessableEntity, "somebody else changed it meanwhile")
 	p = w.post("acme operator", path, "mode", "report", "proxy", "600", "tokens", "2000000", "cost", "5.5", "hold", "30s", "own_tools", "yes",
 		"tools", "get,post https://api.example.com/v1/** github", "own_services", "yes", "services", "github, gitlab")
-	shows(t, w.follow("acme operator", p), http.StatusOK, "hold from now on", "of 2000000", "GET,POST https://api.example.com/v1/** github", "github, gitlab")
+	shows(t, w.follow("acme operator", p), http.StatusOK, "apply at once", "of 2000000", "GET,POST https://api.example.com/v1/** github", "github, gitlab")
 	set, _, err := w.book.ShowSettings(w.ctx, w.admin, "acme", "writer")
 	if err != nil || set.Mode != policy.Report || set.Rates.Proxy != 600 || set.Budget.CostPerDay != 5.5 || len(set.Tools) != 1 || len(set.Services) != 2 {
 		t.Errorf("%+v %v", set, err)

@@ -99,7 +99,7 @@ func (c *Console) showGeneral(q *request, scope string, f, create *form) error {
 	if scope == everybody {
 		of = ""
 		if q.by.Tenant != "" {
-			return problem.New(problem.Forbidden, "ask an admin of all tenants", "what holds for all tenants is not for you to see")
+			return problem.New(problem.Forbidden, "ask an admin of all tenants", "only an admin of all tenants may see their settings")
 		}
 	}
 	set, effective, err := c.Egress.ShowSettings(q.ctx(), q.by, of, "")
@@ -191,7 +191,7 @@ func (c *Console) putGeneral(q *request) error {
 	wanted.Tenant = tenant
 	if f.ok() {
 		if _, err := c.Egress.DeclareSettings(q.ctx(), q.by, wanted); err == nil {
-			return q.done(generalPath(scope), "The settings hold from now on, also for what is running.%s", andWarning(wanted.Budget))
+			return q.done(generalPath(scope), "The settings are saved, and apply at once, also to what is running.%s", andWarning(wanted.Budget))
 		} else if problem.CodeOf(err) == problem.Forbidden || !f.refuse(err, settingsFields) {
 			return err
 		}
@@ -206,7 +206,7 @@ func (c *Console) addTenant(q *request) error {
 	}
 	t, err := c.Identity.CreateTenant(q.ctx(), q.by, f.Get("id"), identity.Policy{ForbidOperatorMode: f.Has("forbid")})
 	if err == nil {
-		return q.done(generalPath(t.ID), "The tenant %s is there. Give its people keys under People.", t.ID)
+		return q.done(generalPath(t.ID), "The tenant %s is made. Give its people keys under People.", t.ID)
 	}
 	if problem.CodeOf(err) == problem.Forbidden || !f.refuseName(err, "id", nil) {
 		return err

@@ -98,7 +98,7 @@ func TestSettingsOfATenantAreChangedAndSayByWhom(t *testing.T) {
 		}
 	}()
 	p = w.post("acme operator", "/console/settings", "scope", "acme", "proxy", "700", "mode", "report")
-	shows(t, w.follow("acme operator", p), http.StatusOK, "hold from now on", `value="700"`, "Changed by operator operator,")
+	shows(t, w.follow("acme operator", p), http.StatusOK, "apply at once", `value="700"`, "Changed by operator operator,")
 	w.post("admin", "/console/settings", "scope", "*", "llm", "33")
 	shows(t, w.get("admin", "/console/settings?tenant=*"), http.StatusOK, "Settings of all tenants", `value="33"`, "Changed by admin,")
 	if _, effective, err := w.book.ShowSettings(w.ctx, w.admin, "acme", ""); err != nil || effective.Rates.LLM != 33 || effective.Rates.Proxy != 700 {
@@ -133,7 +133,7 @@ func TestPolicyOfATenantIsForAdminsOfAll(t *testing.T) {
 	shows(t, w.follow("admin", w.post("admin", "/console/settings/tenants/acme/policy", "permissions", "allowed")), http.StatusOK, "may be permitted accounts")
 	shows(t, w.follow("admin", w.post("admin", "/console/settings/tenants/acme/disconnect")), http.StatusOK, "of acme ended")
 	shows(t, w.post("admin", "/console/settings/tenants", "id", hostile), http.StatusUnprocessableEntity, `id="f-id-wrong"`, "&lt;img")
-	shows(t, w.follow("admin", w.post("admin", "/console/settings/tenants", "id", "gamma", "forbid", "yes")), http.StatusOK, "The tenant gamma is there")
+	shows(t, w.follow("admin", w.post("admin", "/console/settings/tenants", "id", "gamma", "forbid", "yes")), http.StatusOK, "The tenant gamma is made")
 }
 
 func TestOperatorsAreMadeAndRevoked(t *testing.T) {
