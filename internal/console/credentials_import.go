@@ -217,7 +217,7 @@ func (q *request) upload() (*form, []byte, error) {
 	f := &form{Values: url.Values{}}
 	parts, err := q.r.MultipartReader()
 	if err != nil {
-		return nil, nil, problem.Wrap(err, problem.BadRequest, "use the form of the console", "this is not the form")
+		return nil, nil, problem.Wrap(err, problem.BadRequest, "use the form of the console", "the request is not the form of this page")
 	}
 	var file []byte
 	for {
@@ -247,7 +247,7 @@ func (q *request) upload() (*form, []byte, error) {
 			return nil, file, notArrived(err)
 		}
 		if len(text) > maxField || len(f.Values) > 20 || !utf8.Valid(text) || bytes.IndexByte(text, 0) >= 0 {
-			return nil, file, problem.New(problem.BadRequest, "write less, and text", "the form has something that is no text, or too much of it")
+			return nil, file, problem.New(problem.BadRequest, "write less, and text", "the form has a field that is too long, or not text")
 		}
 		f.Values.Set(name, string(text))
 	}

@@ -200,7 +200,7 @@ func TestSecretsAreWrittenAndNeverShown(t *testing.T) {
 	added := w.post("acme operator", "/console/credentials/secrets/add", "service", "github", "whose", "acme/builder", "value", " "+value+"\n",
 		"origins", " https://API.example.com  jail ")
 	shown := w.follow("acme operator", added)
-	shown.holds(t, http.StatusOK, "The secret github is kept.", "builder", "never", "https://api.example.com", "jail", "secrets/add?replace=yes&amp;service=github&amp;whose=acme%2fbuilder")
+	shown.holds(t, http.StatusOK, "The secret github is saved.", "builder", "never", "https://api.example.com", "jail", "secrets/add?replace=yes&amp;service=github&amp;whose=acme%2fbuilder")
 	shown.lacks(t, value)
 	key := "-----BEGIN KEY-----\nabc\n-----END KEY-----\n"
 	w.post("acme operator", "/console/credentials/secrets/add", "service", "deploy", "whose", "acme", "value", "", "lines", strings.ReplaceAll(key, "\n", "\r\n"),

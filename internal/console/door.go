@@ -32,7 +32,7 @@ type handler func(q *request) error
 func (c *Console) guard(next http.Handler) http.Handler {
 	protection := http.NewCrossOriginProtection()
 	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c.fail(&request{c: c, w: w, r: r}, problem.New(problem.Forbidden, "open the console and do it there", "this came from a page of somebody else's"))
+		c.fail(&request{c: c, w: w, r: r}, problem.New(problem.Forbidden, "open the console and do it there", "the request came from the page of another site"))
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		setPolicies(w.Header(), contentPolicy)
@@ -97,7 +97,7 @@ func (c *Console) askToSignIn(q *request) {
 		q.w.Header().Set("HX-Redirect", signInPath)
 		q.w.WriteHeader(http.StatusUnauthorized)
 	case q.r.Method != http.MethodGet || !strings.Contains(q.r.Header.Get("Accept"), "text/html"):
-		c.fail(q, problem.New(problem.Unauthorized, "sign in at "+signInPath, "nobody is signed in here"))
+		c.fail(q, problem.New(problem.Unauthorized, "sign in at "+signInPath, "you are not signed in"))
 	case q.r.Header.Get("Sec-Fetch-Site") == "cross-site" && q.r.Header.Get("Sec-Fetch-Mode") == "navigate":
 		q.w.Header().Set("Refresh", "0")
 		_ = q.show("bounce", "One moment", nil) // whoever does not get it comes again
@@ -206,9 +206,9 @@ func local(path string) string {
 
 func nothingHere(q *request) error {
 	if q.r.Method != http.MethodGet {
-		return problem.New(problem.BadRequest, "go back, and use what the page offers", "this cannot be done here")
+		return problem.New(problem.BadRequest, "go back, and use the buttons of the page", "this address takes no such request")
 	}
-	return problem.New(problem.NotFound, "choose something of what is at the side", "there is nothing at this address")
+	return problem.New(problem.NotFound, "choose an item on the left", "there is nothing at this address")
 }
 
 // fail shows an error. The text of one without a code is in the log only.

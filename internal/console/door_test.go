@@ -49,7 +49,7 @@ func TestPagesOfOthersChangeNothing(t *testing.T) {
 		},
 	} {
 		p := w.send("admin", http.MethodPost, "/console/settings/tenants", url.Values{"id": {"made"}}, change)
-		if p.status != http.StatusForbidden || !strings.Contains(p.body, "a page of somebody else") {
+		if p.status != http.StatusForbidden || !strings.Contains(p.body, "the page of another site") {
 			t.Errorf("%s: %d", name, p.status)
 		}
 	}

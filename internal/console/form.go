@@ -26,7 +26,7 @@ func (q *request) form() (*form, error) {
 	}
 	for name, values := range q.r.PostForm {
 		if slices.ContainsFunc(append(values, name), func(v string) bool { return !utf8.ValidString(v) || strings.ContainsRune(v, 0) }) {
-			return nil, problem.New(problem.BadRequest, "write text", "the form has something that is no text")
+			return nil, problem.New(problem.BadRequest, "write text", "the form has a field that is not text")
 		}
 	}
 	return &form{Values: q.r.PostForm}, nil

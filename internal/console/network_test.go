@@ -19,7 +19,7 @@ func TestAServiceIsAddedAndChanged(t *testing.T) {
 	added := w.post("acme operator", "/console/network/services/edit", "name", "tracker", "whose", "acme/builder", "base_url", "https://api.example.com/v1",
 		"allow", "GET,POST /issues/**\r\n\r\n/search", "inject", "header", "inject_name", "X-Api-Key", "secret", "tracker-key", "scrub", "block", "compressed", "refuse",
 		"encoded_slash", "allow", "env", "API_URL={url}\nMODE=a=b", "note", hostile)
-	w.follow("acme operator", added).holds(t, http.StatusOK, "Service tracker is kept.", "GET,POST /issues/**", "X-Api-Key", "secret tracker-key", "builder", "&lt;img")
+	w.follow("acme operator", added).holds(t, http.StatusOK, "Service tracker is saved.", "GET,POST /issues/**", "X-Api-Key", "secret tracker-key", "builder", "&lt;img")
 	all, err := w.book.ListServices(w.ctx, w.admin, "acme")
 	w.must(err)
 	if len(all) != 1 || all[0].Agent != builder.ID || len(all[0].Allow) != 2 || all[0].Allow[1].Path != "/search" || all[0].Env["MODE"] != "a=b" ||
@@ -43,7 +43,7 @@ func TestAProviderIsAddedAndChanged(t *testing.T) {
 	w := newWorld(t)
 	added := w.post("acme operator", "/console/network/providers/edit", "name", "openai", "whose", "acme", "wire", "openai", "base_url", "https://models.example.com",
 		"models", "gpt-*\no3", "prices", "gpt-4o*=2.50/10\n\no3=0/0.5", "priority", "7", "note", hostile)
-	w.follow("acme operator", added).holds(t, http.StatusOK, "Provider openai is kept.", "gpt-*", "gpt-4o*=2.5/10", "o3=0/0.5", "&lt;img")
+	w.follow("acme operator", added).holds(t, http.StatusOK, "Provider openai is saved.", "gpt-*", "gpt-4o*=2.5/10", "o3=0/0.5", "&lt;img")
 	all, err := w.book.ListProviders(w.ctx, w.admin, "acme")
 	w.must(err)
 	if len(all) != 1 || all[0].Priority != 7 || len(all[0].Models) != 2 || len(all[0].Prices) != 2 || all[0].Prices[0].Output != 10 {

@@ -151,7 +151,7 @@ func (c *Console) putProvider(q *request) error {
 	if !f.ok() {
 		return c.showProvider(q, f, true)
 	}
-	return q.done(providersPath, "Provider %s is kept. Agents use it at once.", body.Name)
+	return q.done(providersPath, "Provider %s is saved. Agents use it at once.", body.Name)
 }
 
 func (c *Console) removeProvider(q *request) error {

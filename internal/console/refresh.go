@@ -207,5 +207,5 @@ func (c *Console) cancelRefresh(q *request) error {
 	if err != nil {
 		return q.failed(refreshPath, err)
 	}
-	return q.done(refreshPath, "Cancelled. Nothing of %s was kept.", cmp.Or(strings.Join(s.Domains, ", "), "the site"))
+	return q.done(refreshPath, "Cancelled. Nothing of %s was stored.", cmp.Or(strings.Join(s.Domains, ", "), "the site"))
 }

@@ -58,10 +58,10 @@ func (c *Console) finishRefresh(q *request) error {
 			if len(sets) == 1 {
 				to = accountRow{CookieSet: sets[0]}.Path()
 			}
-			return q.done(to, "Kept: %s. The next step is to let an agent use it: in one session with a grant, or in many with a permission.", strings.Join(kept, ", "))
+			return q.done(to, "Stored: %s. The next step is to let an agent use it: in one session with a grant, or in many with a permission.", strings.Join(kept, ", "))
 		}
 		if err == nil {
-			return problem.New(problem.Internal, "", "a refresh kept nothing")
+			return problem.New(problem.Internal, "", "the refresh stored nothing")
 		}
 		if !f.refuse(err, nil) {
 			return err

@@ -156,13 +156,13 @@ func TestRefreshIsFinished(t *testing.T) {
 	if got := credentials.got.SignedIn; got == nil || *got != (vault.SignedIn{}) {
 		t.Errorf("with both emptied it kept %+v", got)
 	}
-	w.follow("admin", p).holds(t, http.StatusOK, "Kept: example.com (2 cookies)", "grant", "Let an agent use it")
+	w.follow("admin", p).holds(t, http.StatusOK, "Stored: example.com (2 cookies)", "grant", "Let an agent use it")
 	finish("domain", "example.com", "origin", "https://app.spa.test")
 	if got := credentials.got; got.Origins == nil || len(got.Origins) > 0 {
 		t.Errorf("it kept %+v", got)
 	}
 	credentials.late = errors.New("the session does not close")
-	w.follow("admin", finish("domain", "example.com")).holds(t, http.StatusOK, "Kept: example.com (2 cookies)")
+	w.follow("admin", finish("domain", "example.com")).holds(t, http.StatusOK, "Stored: example.com (2 cookies)")
 	// A failure leaves the choice and the browser as they are.
 	credentials.wrong = problem.New(problem.BadCookie, "log in again", "the cookie %s cannot be kept", hostile)
 	values := url.Values{"domain": {"tracker.test"}, "known": {"domain tracker.test", "domain example.com"}}
@@ -175,6 +175,6 @@ func TestRefreshIsCancelled(t *testing.T) {
 	furnishRefresh(w)
 	w.get("admin", "/console/refresh/s_login").holds(t, http.StatusOK, "Nothing is kept.")
 	p := w.post("admin", "/console/refresh/s_login/cancel")
-	w.follow("admin", p).holds(t, http.StatusOK, "Cancelled. Nothing of example.com was kept.")
+	w.follow("admin", p).holds(t, http.StatusOK, "Cancelled. Nothing of example.com was stored.")
 	w.get("admin", "/console/refresh/s_login").holds(t, http.StatusOK, "It is over: it was closed")
 }

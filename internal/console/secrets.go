@@ -124,12 +124,12 @@ func (c *Console) putSecret(q *request) error {
 	if !f.ok() {
 		return c.showSecret(q, f, true)
 	}
-	return q.done(secretsPath, "The secret %s is kept. Nobody can read it here any more.", f.Get("service"))
+	return q.done(secretsPath, "The secret %s is saved. It cannot be read here any more.", f.Get("service"))
 }
 
 func (c *Console) keepSecret(q *request, whose op.Whose, service string, value secret.Value, origins []string) error {
 	if whose.AllTenants {
-		return problem.New(problem.BadRequest, "choose a tenant", "a secret is of one tenant")
+		return problem.New(problem.BadRequest, "choose a tenant", "a secret belongs to one tenant")
 	}
 	tenant, agent, err := whose.Of(q.ctx(), c.Identity, q.by, identity.SecretPut)
 	if err != nil {

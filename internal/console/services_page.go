@@ -198,7 +198,7 @@ func (c *Console) putService(q *request) error {
 	if !f.ok() {
 		return c.showService(q, f, true)
 	}
-	return q.done(servicesPath, "Service %s is kept. Agents use it at once.", body.Name)
+	return q.done(servicesPath, "Service %s is saved. Agents use it at once.", body.Name)
 }
 
 // address reads the address in a field.

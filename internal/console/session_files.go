@@ -174,7 +174,7 @@ func (c *Console) removeRecording(q *request) error {
 	if err := c.Sessions.RemoveRecording(q.ctx(), q.by, id); err != nil {
 		return q.failed(sessionPath(id), err)
 	}
-	return q.done(sessionPath(id), "What was recorded of this session is gone.")
+	return q.done(sessionPath(id), "The recording of this session is removed.")
 }
 
 // held begins an answer with its first byte, so that an error before it is answered as every error is.

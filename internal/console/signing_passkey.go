@@ -79,7 +79,7 @@ func (q *request) passkeyAnswer() (out passkeyAnswer, err error) {
 		err = json.Unmarshal(body, &out)
 	}
 	if err != nil {
-		return out, problem.Wrap(err, problem.BadRequest, "load the page anew, and try again", "what the browser said of the passkey did not arrive")
+		return out, problem.Wrap(err, problem.BadRequest, "load the page anew, and try again", "the browser's answer of the passkey did not arrive")
 	}
 	return out, nil
 }

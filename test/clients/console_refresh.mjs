@@ -85,7 +85,7 @@ await scene('what is ticked stays so while the list is renewed', async () => {
 await scene('Done keeps the account, and ends the browser', async () => {
   await page.getByRole('button', { name: 'Done: keep what is ticked' }).click()
   await page.waitForURL(/\/console\/credentials/)
-  check((await page.locator('main').textContent()).includes('Kept: example.org (3 cookies)'), await page.locator('.told').first().textContent())
+  check((await page.locator('main').textContent()).includes('Stored: example.org (3 cookies)'), await page.locator('.told').first().textContent())
   await until('the session is gone', async () => !(await sessions()).some(s => s.id === id && !s.ended))
   const all = await sets()
   equal(all.length, 1, 'number of accounts')
@@ -130,7 +130,7 @@ await scene('Cancel keeps nothing', async () => {
   await page.getByText('Cancel…').click()
   await page.getByRole('button', { name: 'Cancel the login' }).click()
   await page.waitForURL(/\/console\/refresh$/)
-  check((await page.locator('main').textContent()).includes('Nothing of example.org was kept'), 'it does not say that nothing was kept')
+  check((await page.locator('main').textContent()).includes('Nothing of example.org was stored'), 'it does not say that nothing was kept')
   await until('the session is gone', async () => !(await sessions()).some(s => s.id === id && !s.ended))
   equal(JSON.stringify(await sets()), before, 'accounts')
   check((await must('GET', '/v1/accounts/needs-refresh')).accounts.length === 1, 'the alert is gone')
