@@ -23,8 +23,8 @@ type AccessQuestion struct {
 type AccessAnswer struct {
 	Approve *bool  `json:"approve" doc:"true approves, false refuses" example:"false"`
 	Once    bool   `json:"once,omitzero" doc:"of an approval: for one request"`
-	For     string `json:"for,omitempty" doc:"of an approval: for how long, such as 1h or 30d; with neither, for good"`
-	Comment string `json:"comment,omitempty" doc:"the agent is shown it"`
+	For     string `json:"for,omitempty" doc:"of an approval: for how long, such as 1h or 30d; without for and once it has no end"`
+	Comment string `json:"comment,omitempty" doc:"a comment that the agent is shown"`
 }
 
 // AccessRequests is the answer to a listing.
@@ -39,7 +39,7 @@ type (
 	// AccessListed says which requests are listed.
 	AccessListed struct {
 		OfTenant
-		All bool `query:"all" doc:"also those that are answered or have expired" flag:"all" usage:"also what is answered or has expired"`
+		All bool `query:"all" doc:"also requests that are answered or have expired" flag:"all" usage:"also requests that are answered or have expired"`
 	}
 
 	// AccessNamed names a request for access.
@@ -67,7 +67,7 @@ func waiting(text string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 || d > 5*time.Minute {
-		return 0, problem.New(problem.BadLimit, "give a time such as 30s, at most 5m", "the wait %s is not possible", quote(text))
+		return 0, problem.New(problem.BadLimit, "give a time such as 30s, at most 5m", "the wait %s is not valid", quote(text))
 	}
 	return d, nil
 }
@@ -129,7 +129,7 @@ func AnswerAccess() Op[AccessAnswered, egress.AccessRequest] {
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in AccessAnswered) (egress.AccessRequest, error) {
 			a := in.Of
 			if a.Approve == nil {
-				return egress.AccessRequest{}, problem.New(problem.BadRequest, "send approve as true or false", "nothing was answered")
+				return egress.AccessRequest{}, problem.New(problem.BadRequest, "send approve as true or false", "the answer lacks approve")
 			}
 			return s.Egress.Answer(ctx, by, in.ID, egress.AccessAnswer{Approve: *a.Approve, Once: a.Once, For: a.For, Comment: a.Comment})
 		}}

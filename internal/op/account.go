@@ -31,7 +31,7 @@ type AccountRules struct {
 func (r AccountRules) Check(tenant string) error {
 	const most = 64
 	if len(r.Scopes) > most {
-		return problem.New(problem.BadRequest, "name tools or cdp", "there are %d scopes", len(r.Scopes))
+		return problem.New(problem.BadRequest, "name tools or cdp", "%d scopes are too many", len(r.Scopes))
 	}
 	errs := []error{CheckTenant(tenant)}
 	for n, scope := range r.Scopes {
@@ -73,7 +73,7 @@ type RulesRequest struct {
 	Tenant string `json:"tenant,omitempty" doc:"whose account it is; the caller's own, or default, when it is left out" flag:"tenant"`
 	AccountRules
 	// SignedIn replaces all that is known of it.
-	SignedIn *vault.SignedIn `json:"signed_in,omitempty" doc:"how to see whether the site still knows the account; in the place of what was said before"`
+	SignedIn *vault.SignedIn `json:"signed_in,omitempty" doc:"how to check whether the account is still signed in; replaces what was set before"`
 }
 
 // CaptureRequest is the body that stores the cookies of a session's browser, one set for each domain.
@@ -198,7 +198,7 @@ func SetCookieRules() Op[RulesChanged, vault.CookieSet] {
 				return out, err
 			}
 			if rules == nil && in.Of.SignedIn == nil {
-				return out, problem.New(problem.BadRequest, "send scopes, max_sessions or signed_in", "nothing was said to be changed")
+				return out, problem.New(problem.BadRequest, "send scopes, max_sessions or signed_in", "the request changes nothing")
 			}
 			if in.Of.SignedIn != nil {
 				out, err = s.Credentials.SetSignedIn(ctx, by, in.Of.Tenant, in.Domain, *in.Of.SignedIn)
@@ -223,12 +223,12 @@ func RemoveCookies() Op[AccountNamed, None] {
 
 // CaptureCookies stores what the browser of a session has of some domains, one account for each.
 func CaptureCookies() Op[Captured, CookieSets] {
-	return Op[Captured, CookieSets]{Method: http.MethodPost, Path: "/v1/sessions/{id}/capture", ID: "capture-cookies", Summary: "Store what a session's browser has",
+	return Op[Captured, CookieSets]{Method: http.MethodPost, Path: "/v1/sessions/{id}/capture", ID: "capture-cookies", Summary: "Store the cookies and storage of a session's browser",
 		Right: identity.CookiesCapture,
 		Command: Command{Use: "capture SESSION --domain DOMAIN", Short: "Store the cookies that a session has",
-			Long: "Stores what the browser of a session has of the named domains, for instance after somebody has logged in there: " +
-				"one cookie set for each domain, which replaces the one that is there. With it is stored what pages of the domain have " +
-				"in localStorage and IndexedDB, of the origins that were open in a tab. When the session has nothing of one of them, nothing is stored.",
+			Long: "Stores the cookies that the browser of a session has of the named domains, for instance after a person has logged in there: " +
+				"one cookie set for each domain, which replaces the old one. It includes localStorage and IndexedDB of the domain's " +
+				"origins that were open in a tab. When the session has nothing of one of the domains, nothing is stored.",
 			Example: "  clawjail cookies capture s_abcdefgh23456789 --domain example.com"},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in Captured) (CookieSets, error) {
 			if err := in.Of.Check(""); err != nil {
@@ -247,7 +247,7 @@ func CaptureCookies() Op[Captured, CookieSets] {
 // ListNeedsRefresh lists the accounts that somebody has to log in to again.
 func ListNeedsRefresh() Op[OfTenant, NeedsRefresh] {
 	return Op[OfTenant, NeedsRefresh]{Method: http.MethodGet, Path: "/v1/accounts/needs-refresh", ID: "needs-refresh",
-		Summary: "List the accounts that somebody has to log in to again", Right: identity.CookiesList,
+		Summary: "List the accounts that need a new login", Right: identity.CookiesList,
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in OfTenant) (NeedsRefresh, error) {
 			all, err := s.Credentials.NeedsRefresh(ctx, by, in.Tenant)
 			return NeedsRefresh{listOf(all, same)}, err

@@ -17,7 +17,7 @@ import (
 type AgentRequest struct {
 	Name   string `json:"name" doc:"1 to 40 of a-z, 0-9 and -; unique in its tenant" arg:"1"`
 	Tenant string `json:"tenant,omitempty" doc:"whose it is; the caller's own, or default, when it is left out" flag:"tenant"`
-	Life   string `json:"life,omitempty" doc:"how long the token is good, such as 720h, or never, which is the default" flag:"expires" usage:"how long the key is good, such as 720h, or never" is:"life" offer:"24h,720h,never"`
+	Life   string `json:"life,omitempty" doc:"how long the token is valid, such as 720h, or never, the default" flag:"expires" usage:"how long the key is valid, such as 720h, or never" is:"life" offer:"24h,720h,never"`
 }
 
 // Agent is an identity of programs in jails.
@@ -28,32 +28,32 @@ type Agent struct {
 	CreatedAt time.Time `json:"created_at"`
 	RevokedAt time.Time `json:"revoked_at,omitzero"`
 	// The rest is there where a jail is declared for it.
-	Declares  bool       `json:"is_declared,omitempty" doc:"whether a jail is declared for it; without one it is an identity alone"`
-	Jail      *AgentJail `json:"jail,omitempty" doc:"the jail that is kept for it"`
-	Unwatched bool       `json:"is_unwatched,omitempty" doc:"whether a jail is declared for it that nobody watches, because the host daemon does not answer"`
-	Processes int        `json:"processes,omitempty" doc:"programs that were started for it and have not ended"`
+	Declares  bool       `json:"is_declared,omitempty" doc:"whether a jail is declared for the agent; without one it has only an identity"`
+	Jail      *AgentJail `json:"jail,omitempty" doc:"the agent's jail, which clawjail keeps running"`
+	Unwatched bool       `json:"is_unwatched,omitempty" doc:"whether the state of its declared jail is unknown, because the host daemon does not answer"`
+	Processes int        `json:"processes,omitempty" doc:"number of programs that were started for the agent and still run"`
 }
 
 // Agents is the answer to a listing.
 type Agents struct {
 	Agents []Agent `json:"agents" nullable:"false"`
 	// JailsUnknown is there when nobody could say what jails there are.
-	JailsUnknown *Problem `json:"jails_unknown,omitempty" doc:"why it is not known what jails are kept; missing when it is"`
+	JailsUnknown *Problem `json:"jails_unknown,omitempty" doc:"why the state of jails is unknown; missing when it is known"`
 }
 
 // AgentDetails is an agent with everything that is known of it.
 type AgentDetails struct {
 	Agent
-	MCP      []string     `json:"mcp,omitempty" nullable:"false" doc:"MCP servers that its settings offer it, beside those that it declares"`
-	Declared *Declaration `json:"declared,omitempty" doc:"what was declared last; missing for an agent that has only an identity"`
-	Exposes  []string     `json:"exposes,omitempty" doc:"what the jail sees of the host, and what nobody bounds, in words"`
+	MCP      []string     `json:"mcp,omitempty" nullable:"false" doc:"MCP servers that the agent's settings offer, beside those that it declares"`
+	Declared *Declaration `json:"declared,omitempty" doc:"the latest declaration; missing for an agent that has only an identity"`
+	Exposes  []string     `json:"exposes,omitempty" doc:"folders of the host that the jail can read or change, and those without a size limit, in words"`
 }
 
 // IssuedAgent is a new agent with its first token, which is told once. It prints without the token.
 type IssuedAgent struct {
-	Key       string    `json:"key" doc:"its token; it is told once"`
+	Key       string    `json:"key" doc:"the agent's token; shown only once"`
 	Agent     Agent     `json:"agent"`
-	ExpiresAt time.Time `json:"expires_at,omitzero" doc:"when the token ends; missing when it does not"`
+	ExpiresAt time.Time `json:"expires_at,omitzero" doc:"when the token expires; missing when it never does"`
 }
 
 // Format implements fmt.Formatter, for every verb.
@@ -260,7 +260,7 @@ func RestartAgent() Op[OneAgent, None] {
 func RevokeAgent() Op[OneAgent, None] {
 	return Op[OneAgent, None]{Method: http.MethodPost, Path: "/v1/agents/{name}/revoke", ID: "revoke-agent", Summary: "Revoke an agent", Right: identity.AgentRevoke,
 		Command: Command{Use: "revoke NAME…", Short: "Revoke agents, and end what is open for them",
-			Long: "Revokes agents: none of their tokens is good until `clawjail agent restore`."},
+			Long: "Revokes agents: none of their tokens is valid until `clawjail agent restore`."},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in OneAgent) (None, error) {
 			return None{}, s.People.RevokeAgent(ctx, by, by.TenantOr(in.Tenant), in.Name)
 		}}
@@ -271,7 +271,7 @@ func RestoreAgent() Op[OneAgent, None] {
 	return Op[OneAgent, None]{Method: http.MethodPost, Path: "/v1/agents/{name}/restore", ID: "restore-agent", Summary: "Take an agent's revocation back",
 		Right: identity.AgentRestore,
 		Command: Command{Use: "restore NAME…", Aliases: []string{"unrevoke"}, Short: "Take the revocation of agents back",
-			Long: "Takes the revocation of agents back. Their tokens are good again, unless those have expired or were revoked themselves."},
+			Long: "Takes the revocation of agents back. Their tokens are valid again, unless they have expired or were revoked themselves."},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in OneAgent) (None, error) {
 			return None{}, s.People.RestoreAgent(ctx, by, by.TenantOr(in.Tenant), in.Name)
 		}}

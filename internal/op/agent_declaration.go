@@ -19,7 +19,7 @@ type Declaration struct {
 	Workspace     string         `json:"workspace,omitempty"`
 	WorkspaceMode string         `json:"workspace_mode,omitempty"`
 	Sharing       string         `json:"sharing" enum:"isolated,dedicated,shared"`
-	UnixSockets   bool           `json:"unix_sockets,omitempty" doc:"it may use UNIX sockets although it has a workspace"`
+	UnixSockets   bool           `json:"unix_sockets,omitempty" doc:"whether it may use UNIX sockets although it has a workspace"`
 	Tmp           string         `json:"tmp,omitempty" enum:"noexec,exec" doc:"whether what is in /tmp can be run; noexec is the default"`
 	Limits        DeclaredLimits `json:"limits,omitzero"`
 	Restart       string         `json:"restart,omitempty" enum:"always,on-failure,never"`
@@ -27,10 +27,10 @@ type Declaration struct {
 	Env           []string       `json:"env,omitempty" nullable:"false" doc:"the names of its variables"`
 	Without       []string       `json:"without,omitempty" nullable:"false" doc:"the names of variables that are taken away from it"`
 	Webhook       bool           `json:"webhook,omitempty"`
-	Browser       string         `json:"browser,omitempty" enum:"rules,open" doc:"what the browsers may reach that it opens: its rules, or the public web as well"`
+	Browser       string         `json:"browser,omitempty" enum:"rules,open" doc:"hosts that its browsers may reach: those of its rules, or the public web as well"`
 	Allow         []DeclaredRule `json:"allow,omitempty" nullable:"false"`
-	Services      []string       `json:"services,omitzero" nullable:"false" doc:"missing: those of its tenant"`
-	Tools         []DeclaredTool `json:"tools,omitzero" nullable:"false" doc:"what execute may do; missing: what its tenant's settings say"`
+	Services      []string       `json:"services,omitzero" nullable:"false" doc:"services that the agent may use; when missing, those of its tenant"`
+	Tools         []DeclaredTool `json:"tools,omitzero" nullable:"false" doc:"calls that execute may make; when missing, those of its tenant's settings"`
 	Rate          DeclaredRate   `json:"rate,omitzero"`
 	MCP           []string       `json:"mcp,omitempty" nullable:"false"`
 	LLM           DeclaredLLM    `json:"llm,omitzero"`

@@ -12,17 +12,17 @@ type AgentJail struct {
 	Driver   string     `json:"driver" enum:"linux,docker"`
 	Source   string     `json:"source" doc:"the template, or the image"`
 	Phase    jail.Phase `json:"phase" enum:"starting,running,waiting,ended,stopped,failed"`
-	Name     string     `json:"jail,omitempty" doc:"of the jail that is there now; it changes with every start"`
+	Name     string     `json:"jail,omitempty" doc:"name of the current jail; it changes with every start"`
 	Address  string     `json:"address,omitempty"`
 	PID      int        `json:"pid,omitempty"`
 	Since    time.Time  `json:"since" doc:"since when it is in the phase"`
-	Restarts int        `json:"restarts" doc:"since the declaration was changed"`
-	Crashes  int        `json:"crash_loop,omitzero" doc:"of one in a crash loop: how often in a row its program has ended soon after its start"`
+	Restarts int        `json:"restarts" doc:"how often it was restarted since the declaration was changed"`
+	Crashes  int        `json:"crash_loop,omitzero" doc:"how often in a row the program ended soon after its start, in a crash loop"`
 	Restart  string     `json:"restart,omitempty" enum:"always,on-failure,never"`
-	Next     time.Time  `json:"next,omitzero" doc:"of one that waits: when it is started again"`
-	Exit     *AgentExit `json:"exit,omitempty" doc:"of the run before"`
-	Code     string     `json:"code,omitempty" doc:"of problem"`
-	Problem  string     `json:"problem,omitempty" doc:"why it could not be made"`
+	Next     time.Time  `json:"next,omitzero" doc:"when an agent that waits is started again"`
+	Exit     *AgentExit `json:"exit,omitempty" doc:"how the previous run ended"`
+	Code     string     `json:"code,omitempty" doc:"code of the problem"`
+	Problem  string     `json:"problem,omitempty" doc:"why the jail could not be made"`
 	Hint     string     `json:"hint,omitempty"`
 	Limits   JailLimits `json:"limits"`
 	Usage    *JailUsage `json:"usage,omitempty"`
@@ -33,7 +33,7 @@ type AgentExit struct {
 	Code   int              `json:"code" doc:"its status, or -1 when it is not known"`
 	Signal string           `json:"signal,omitempty"`
 	Cause  jail.Cause       `json:"cause"`
-	Hit    []jail.LimitName `json:"hit,omitempty" doc:"the limits that it had run into"`
+	Hit    []jail.LimitName `json:"hit,omitempty" doc:"limits that the jail had reached"`
 	At     time.Time        `json:"at"`
 }
 

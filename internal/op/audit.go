@@ -34,7 +34,7 @@ type AuditQuery struct {
 	Until    time.Time `query:"until" doc:"before this time (RFC 3339)" flag:"until" value:"time" usage:"rows before this time"`
 	AfterSeq int64     `query:"after_seq" minimum:"0" doc:"with a node: the first rows behind this one, instead of the newest"`
 	Limit    int       `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"how many rows" flag:"limit" value:"number" usage:"number of rows to show, at most 1000" is:"positive"`
-	Follow   bool      `query:"follow" doc:"of a tail: go on with rows as they are written"`
+	Follow   bool      `query:"follow" doc:"in a tail: go on with rows as they are written"`
 }
 
 // AuditRow is one record of the audit log.
@@ -43,7 +43,7 @@ type AuditRow struct {
 	Seq     int64     `json:"seq" doc:"from 1, without gaps, per node"`
 	Time    time.Time `json:"time"`
 	ID      string    `json:"id"`
-	Ref     string    `json:"ref,omitempty" doc:"of an outcome, the id of its intent"`
+	Ref     string    `json:"ref,omitempty" doc:"in an outcome, the id of its intent"`
 	Phase   string    `json:"phase" doc:"intent, outcome, event or tombstone"`
 	Action  string    `json:"action" doc:"session.open, grant.issue and so on"`
 	Result  string    `json:"result,omitempty" doc:"ok, refused, failed or unknown; missing in an intent"`
@@ -51,10 +51,10 @@ type AuditRow struct {
 	Actor   string    `json:"actor,omitempty" doc:"admin, system, operator:ID or agent:ID"`
 	Session string    `json:"session,omitempty"`
 	Jail    string    `json:"jail,omitempty"`
-	Target  string    `json:"target,omitempty" doc:"what it was done to"`
+	Target  string    `json:"target,omitempty" doc:"the object of the action"`
 	// Detail is an object; a text when the row was changed into something that is none.
 	Detail   json.RawMessage `json:"detail,omitempty" doc:"further facts"`
-	PrevHash string          `json:"prev_hash" doc:"of the row before, in hex"`
+	PrevHash string          `json:"prev_hash" doc:"hash of the row before, in hex"`
 	Hash     string          `json:"hash"`
 }
 
@@ -95,7 +95,7 @@ func (q AuditQuery) Filter(ctx context.Context, s Audit, by identity.Principal) 
 		return audit.Filter{}, err
 	}
 	if q.AfterSeq > 0 && q.Node == "" {
-		return audit.Filter{}, problem.New(problem.BadRequest, "name the node: every node has numbers of its own", "after_seq is there without node")
+		return audit.Filter{}, problem.New(problem.BadRequest, "name the node: every node has numbers of its own", "after_seq needs node")
 	}
 	out := audit.Filter{
 		Node: q.Node, Tenant: tenant, Actor: q.Actor, Session: q.Session, Jail: q.Jail, Phase: q.Phase, Result: q.Result, Ref: q.Ref,
@@ -111,14 +111,14 @@ func (q AuditQuery) Filter(ctx context.Context, s Audit, by identity.Principal) 
 
 // ListAudit finds the newest records that a query selects, oldest first.
 func ListAudit() Op[AuditQuery, AuditRows] {
-	return Op[AuditQuery, AuditRows]{Method: http.MethodGet, Path: "/v1/audit", ID: "list-audit", Summary: "Find records of what was done", Right: identity.AuditRead,
+	return Op[AuditQuery, AuditRows]{Method: http.MethodGet, Path: "/v1/audit", ID: "list-audit", Summary: "Search the audit log", Right: identity.AuditRead,
 		Command: Command{Use: "ls", Aliases: []string{"list"}, Short: "Find rows",
 			Long: "Finds rows, and shows the newest of them, oldest first. A time is a duration before now, such as 1h, or written " +
 				"as 2026-01-02T15:04:05Z.",
 			Example: "  clawjail audit ls --since 1h --result refused\n  clawjail audit ls --session s_abcdefgh23456789 --json"},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in AuditQuery) (AuditRows, error) {
 			if in.Follow {
-				return AuditRows{}, problem.New(problem.BadRequest, "use /v1/audit/tail", "follow is of a tail")
+				return AuditRows{}, problem.New(problem.BadRequest, "use /v1/audit/tail", "follow works with the tail only")
 			}
 			filter, err := in.Filter(ctx, s.Audit, by)
 			if err != nil {
@@ -137,7 +137,7 @@ func ListAudit() Op[AuditQuery, AuditRows] {
 // VerifyAudit compares the log with its checkpoints. The report says what is wrong with the log; an error says that it
 // could not be verified.
 func VerifyAudit() Op[None, audit.Report] {
-	return Op[None, audit.Report]{Method: http.MethodPost, Path: "/v1/audit/verify", ID: "verify-audit", Summary: "Prove that no record was changed", Right: identity.AuditVerify,
+	return Op[None, audit.Report]{Method: http.MethodPost, Path: "/v1/audit/verify", ID: "verify-audit", Summary: "Verify that no record was changed", Right: identity.AuditVerify,
 		Call: func(ctx context.Context, s Backend, by identity.Principal, _ None) (audit.Report, error) {
 			report, err := s.Audit.Verify(ctx, by)
 			report.Nodes = listOf(report.Nodes, same)

@@ -18,9 +18,9 @@ type GrantRequest struct {
 	Tenant        string       `json:"tenant,omitempty" doc:"whose accounts it is for; the caller's own, or default, when it is left out" flag:"tenant"`
 	Domains       []string     `json:"domains" nullable:"false" doc:"registrable domains whose accounts a session may use" flag:"domain" value:"domain" usage:"domain whose accounts the session may use; may be repeated" need:"whose accounts it permits is missing: --domain example.com" complete:"accounts" example:"[\"example.com\"]"`
 	EgressDomains []string     `json:"egress_domains,omitempty" nullable:"false" doc:"other domains, or hosts, that it may reach" flag:"egress-domain" value:"domain" usage:"domain or host that the session may reach besides; may be repeated"`
-	Access        grant.Access `json:"access,omitempty" enum:"tools,cdp" doc:"what the session may be steered with; tools is the default" flag:"access" usage:"what the session may be steered with: tools (the default), or cdp: scripts read what pages show and store, and cookies without HttpOnly; the jar and the headers are closed"`
-	TTL           string       `json:"ttl,omitempty" doc:"how long the grant is good, such as 10m" flag:"ttl" usage:"how long the grant is good, such as 10m (the default)" is:"duration"`
-	Origin        string       `json:"origin,omitempty" doc:"the session that alone may use it" flag:"origin" value:"session" usage:"session that alone may use it" complete:"sessions"`
+	Access        grant.Access `json:"access,omitempty" enum:"tools,cdp" doc:"access of the session; tools is the default" flag:"access" usage:"access of the session: tools (the default), or cdp: scripts read what pages show and store, and cookies without HttpOnly; the jar and the headers are closed"`
+	TTL           string       `json:"ttl,omitempty" doc:"how long the grant is valid, such as 10m" flag:"ttl" usage:"how long the grant is valid, such as 10m (the default)" is:"duration"`
+	Origin        string       `json:"origin,omitempty" doc:"the only session that may use it" flag:"origin" value:"session" usage:"the only session that may use it" complete:"sessions"`
 }
 
 // Request reads the texts. Whether their values are allowed is the service's to say.
@@ -44,11 +44,11 @@ type Grant struct {
 	ID            string    `json:"id"`
 	State         string    `json:"state" enum:"active,pending,used,expired,revoked"`
 	Tenant        string    `json:"tenant"`
-	Domains       []string  `json:"domains" nullable:"false" doc:"whose accounts it is for"`
-	EgressDomains []string  `json:"egress_domains" nullable:"false" doc:"what the session may reach besides"`
+	Domains       []string  `json:"domains" nullable:"false" doc:"domains of the accounts that it is for"`
+	EgressDomains []string  `json:"egress_domains" nullable:"false" doc:"other domains, or hosts, that the session may reach"`
 	Access        string    `json:"access" enum:"tools,cdp"`
-	Origin        string    `json:"origin,omitempty" doc:"the session that alone may use it"`
-	Operator      string    `json:"operator" doc:"who issued it"`
+	Origin        string    `json:"origin,omitempty" doc:"the only session that may use it"`
+	Operator      string    `json:"operator" doc:"operator who issued the grant"`
 	IssuedAt      time.Time `json:"issued_at"`
 	NotBefore     time.Time `json:"not_before"`
 	ExpiresAt     time.Time `json:"expires_at"`
@@ -65,7 +65,7 @@ type Grants struct {
 
 // IssuedGrant is a new grant with its token, which is told once. It prints without the token.
 type IssuedGrant struct {
-	Token string `json:"token" doc:"for whoever opens the session; it is told once"`
+	Token string `json:"token" doc:"the token of the grant, for the client that opens the session; shown only once"`
 	Grant Grant  `json:"grant"`
 }
 
@@ -81,7 +81,7 @@ type GrantKey struct {
 	CreatedAt time.Time `json:"created_at"`
 	Signs     bool      `json:"signs" doc:"new grants are signed with it"`
 	// VerifiesUntil is of a key that signs no more.
-	VerifiesUntil time.Time `json:"verifies_until,omitzero" doc:"how long grants that it has signed are good"`
+	VerifiesUntil time.Time `json:"verifies_until,omitzero" doc:"until when grants signed with it are valid"`
 }
 
 // GrantKeys is the answer to a listing, the key that signs first.
@@ -134,11 +134,11 @@ func (i IssuedGrant) view() []Block {
 
 // IssueGrant issues a grant. Its token is in the answer, and in no other.
 func IssueGrant() Op[NewGrant, IssuedGrant] {
-	return Op[NewGrant, IssuedGrant]{Method: http.MethodPost, Path: "/v1/grants", ID: "issue-grant", Summary: "Permit a session to use accounts", Right: identity.GrantIssue,
+	return Op[NewGrant, IssuedGrant]{Method: http.MethodPost, Path: "/v1/grants", ID: "issue-grant", Summary: "Issue a grant: permit one session to use accounts", Right: identity.GrantIssue,
 		Status: http.StatusCreated,
 		Command: Command{Use: "issue --domain DOMAIN", Short: "Issue a grant, and print its token",
 			Long: "Issues a grant. The token alone is on standard output, so that a script can keep it; what it permits is on " +
-				"standard error. Give the token to whoever opens the session, in the variable CLAWJAIL_GRANT or on standard " +
+				"standard error. Give the token to the client that opens the session, in the variable CLAWJAIL_GRANT or on standard " +
 				"input: an argument can be read by other users of the machine.",
 			Example: "  export CLAWJAIL_GRANT=$(clawjail grant issue --domain example.com --ttl 10m)\n" +
 				"  clawjail session open --mode operator --domain example.com https://example.com/"},
@@ -207,7 +207,7 @@ func ListGrantKeys() Op[None, GrantKeys] {
 // RotateGrantKeys makes a key that grants are signed with from now on.
 func RotateGrantKeys() Op[None, GrantKey] {
 	return Op[None, GrantKey]{Method: http.MethodPost, Path: "/v1/grant-keys/rotate", ID: "rotate-grant-keys", Summary: "Sign grants with a new key", Right: identity.GrantKeysRotate,
-		Command: Command{Use: "rotate-keys", Long: "Makes a new key that grants are signed with from now on. Grants that have been issued stay good."},
+		Command: Command{Use: "rotate-keys", Long: "Makes a new key that grants are signed with from now on. Grants that have been issued stay valid."},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, _ None) (GrantKey, error) {
 			key, err := s.Credentials.RotateGrantKeys(ctx, by)
 			return grantKeyOf(key), err

@@ -22,23 +22,23 @@ import (
 type MCPServerRequest struct {
 	Name    string                     `json:"name" doc:"1 to 20 of a-z, 0-9 and -" example:"files"`
 	Command []string                   `json:"command" nullable:"false" doc:"the program, by its absolute path in the jail, and its arguments" example:"[\"/bin/true\"]"`
-	Tenants []string                   `json:"tenants,omitempty" nullable:"false" doc:"who may use it; default alone when it is left out, * is all" flag:"tenant" value:"tenant" usage:"tenant that may use it, * for all; may be repeated (default default)" complete:"tenants"`
-	Place   string                     `json:"template,omitempty" doc:"of its jail; clawbot when it is left out" flag:"template" value:"template" usage:"template of its jail (default clawbot)"`
-	Agent   string                     `json:"agent,omitempty" doc:"in whose jail it runs, instead of in one of its own" flag:"agent" value:"agent" usage:"run it in the jail of this agent instead of one of its own"`
+	Tenants []string                   `json:"tenants,omitempty" nullable:"false" doc:"tenants that may use the server; default alone when it is left out, * is all" flag:"tenant" value:"tenant" usage:"tenant that may use it, * for all; may be repeated (default default)" complete:"tenants"`
+	Place   string                     `json:"template,omitempty" doc:"template of its jail; clawbot when it is left out" flag:"template" value:"template" usage:"template of its jail (default clawbot)"`
+	Agent   string                     `json:"agent,omitempty" doc:"the agent in whose jail the server runs, instead of in one of its own" flag:"agent" value:"agent" usage:"run it in the jail of this agent instead of one of its own"`
 	Env     map[string]string          `json:"env,omitempty"`
-	Secrets map[string]MCPServerSecret `json:"secrets,omitempty" doc:"by the name of the variable"`
+	Secrets map[string]MCPServerSecret `json:"secrets,omitempty" doc:"secrets, by the name of the variable"`
 	Tools   []string                   `json:"tools,omitzero" doc:"names and patterns of tools that are offered; all when it is left out, none when it is empty"`
 	// Resources and Prompts: see config.MCPServer.
-	Resources *bool                `json:"resources,omitempty" doc:"whether its resources are offered; where tools is left out, when it is left out" flag:"resources" usage:"offer its resources (default where neither --tool nor --no-tools is given)"`
-	Prompts   *bool                `json:"prompts,omitempty" doc:"whether its prompts are offered; where tools is left out, when it is left out" flag:"prompts" usage:"offer its prompts (default where neither --tool nor --no-tools is given)"`
+	Resources *bool                `json:"resources,omitempty" doc:"whether its resources are offered; when it is left out, only if tools is left out too" flag:"resources" usage:"offer its resources (default where neither --tool nor --no-tools is given)"`
+	Prompts   *bool                `json:"prompts,omitempty" doc:"whether its prompts are offered; when it is left out, only if tools is left out too" flag:"prompts" usage:"offer its prompts (default where neither --tool nor --no-tools is given)"`
 	Limits    MCPServerLimits      `json:"limits,omitzero"`
 	Network   string               `json:"network,omitempty" enum:"none,gateway" flag:"network" usage:"none, or gateway to let it reach the hosts of --allow (default none)"`
 	Allow     []string             `json:"allow,omitempty" nullable:"false" doc:"hosts that it may reach through the gateway" flag:"allow" value:"host" usage:"host that it may reach: example.com, *.example.com, example.com:8443; may be repeated"`
-	Idle      string               `json:"idle,omitempty" doc:"how long it stays when nobody calls it, such as 10m" flag:"idle" usage:"how long it stays when nobody calls it, such as 1h (default 10m)"`
+	Idle      string               `json:"idle,omitempty" doc:"how long the server runs on without a call, such as 10m" flag:"idle" usage:"how long the server runs on without a call, such as 1h (default 10m)"`
 	Answer    string               `json:"answer,omitempty" doc:"how large an answer may be, 1MiB to 64MiB; 16MiB when it is left out" flag:"answer" usage:"how large an answer may be, such as 32MiB (default 16MiB)"`
-	Silence   string               `json:"silence,omitempty" doc:"how long a call may say nothing, 1s to 12h; 1m when it is left out" flag:"silence" usage:"how long a call may say nothing, such as 10m (default 1m)"`
+	Silence   string               `json:"silence,omitempty" doc:"how long a call may go without an answer or progress from the server, 1s to 12h; 1m when it is left out" flag:"silence" usage:"how long a call may go without an answer or progress from the server, such as 10m (default 1m)"`
 	Mounts    []config.ServerMount `json:"mounts,omitempty" nullable:"false" doc:"folders of the host beneath workspace_roots"`
-	Shared    bool                 `json:"shared,omitempty" doc:"one instance for all of a tenant, instead of one for each caller" flag:"shared" usage:"one instance for all of a tenant, with whatever it keeps in mind (default one for each caller)"`
+	Shared    bool                 `json:"shared,omitempty" doc:"one instance for all of a tenant, instead of one for each caller" flag:"shared" usage:"one instance for all of a tenant, with all that it remembers (default one for each caller)"`
 }
 
 // MCPServerSecret is a secret of the vault for an MCP server.
@@ -52,7 +52,7 @@ type MCPServerLimits struct {
 	Memory string  `json:"memory,omitempty" doc:"such as 256MiB" flag:"memory" value:"size" usage:"size of its memory, such as 256MiB"`
 	CPU    float64 `json:"cpu,omitempty" doc:"in cores" flag:"cpu" usage:"processors, such as 0.5"`
 	Tasks  int     `json:"tasks,omitempty" flag:"tasks" usage:"processes and threads"`
-	Tmp    string  `json:"tmp,omitempty" doc:"of /tmp and of the home directory" flag:"tmp" value:"size" usage:"size of /tmp and of its home directory"`
+	Tmp    string  `json:"tmp,omitempty" doc:"size of /tmp and of the home directory" flag:"tmp" value:"size" usage:"size of /tmp and of its home directory"`
 	Files  int     `json:"files,omitempty"`
 }
 
@@ -82,17 +82,17 @@ type MCPServer struct {
 	Resources       int                        `json:"resources" doc:"how many are offered, with templates of them; -1 when it is not known yet"`
 	Prompts         int                        `json:"prompts" doc:"how many are offered; -1 when it is not known yet"`
 	Calls           int                        `json:"calls" doc:"under way"`
-	Problem         string                     `json:"problem,omitempty" doc:"the last thing that went wrong, unless something went well after it"`
+	Problem         string                     `json:"problem,omitempty" doc:"the last failure, unless something succeeded after it; or the reason why the server cannot be started"`
 	// Shared and Instances: see toolserver.Instance.
 	Shared    bool                `json:"shared,omitempty" doc:"one instance for all of a tenant, instead of one for each caller"`
-	Instances []MCPServerInstance `json:"instances" nullable:"false" doc:"what runs of it, is being started, or is left alone"`
+	Instances []MCPServerInstance `json:"instances" nullable:"false" doc:"instances that run, are being started, or failed too often to be started again yet"`
 }
 
 // MCPServerInstance is an MCP server as it runs for one caller.
 type MCPServerInstance struct {
 	Tenant string           `json:"tenant"`
 	Owner  string           `json:"owner,omitempty" doc:"whose it is, as the audit log names them; missing where the server is shared"`
-	Name   string           `json:"name,omitempty" doc:"of the owner"`
+	Name   string           `json:"name,omitempty" doc:"name of the owner"`
 	State  toolserver.State `json:"state" enum:"starting,running,paused"`
 	Since  time.Time        `json:"since,omitzero"`
 	Calls  int              `json:"calls" doc:"under way"`
@@ -107,18 +107,18 @@ type MCPServers struct {
 type MCPServerReport struct {
 	Name         string              `json:"name"`
 	OK           bool                `json:"ok"`
-	Title        string              `json:"title,omitempty" doc:"what it says of itself"`
+	Title        string              `json:"title,omitempty" doc:"the title that the server gives itself"`
 	Version      string              `json:"version,omitempty"`
 	Protocol     string              `json:"protocol,omitempty"`
 	Instructions string              `json:"instructions,omitempty"`
 	Tools        []MCPServerTool     `json:"tools" nullable:"false"`
-	Resources    []MCPServerResource `json:"resources" nullable:"false" doc:"and templates of them"`
+	Resources    []MCPServerResource `json:"resources" nullable:"false" doc:"resources and templates of resources"`
 	Prompts      []MCPServerTool     `json:"prompts" nullable:"false"`
 	Left         int                 `json:"left_out,omitempty" doc:"tools that are not offered"`
 	JailMS       float64             `json:"jail_ms"`
 	InitializeMS float64             `json:"initialize_ms"`
 	ListMS       float64             `json:"list_ms"`
-	Stderr       string              `json:"stderr,omitempty" doc:"what it printed beside its messages"`
+	Stderr       string              `json:"stderr,omitempty" doc:"output of the server beside its messages"`
 	Code         string              `json:"code,omitempty"`
 	Problem      string              `json:"problem,omitempty"`
 	Hint         string              `json:"hint,omitempty"`
@@ -187,7 +187,7 @@ func (s MCPServer) row() []any {
 func ListMCPServers() Op[OfTenant, MCPServers] {
 	return Op[OfTenant, MCPServers]{Method: http.MethodGet, Path: "/v1/mcp-servers", ID: "list-mcp-servers", Summary: "List MCP servers", Right: identity.ServerList,
 		Command: Command{Use: "ls", Aliases: []string{"list"},
-			Long: "Lists the MCP servers that a tenant may use, and what they do. TOOLS is - until they have been asked for. FOR says for whom one runs."},
+			Long: "Lists the MCP servers that a tenant may use, and what they do. TOOLS is - until they are known. FOR is the caller that an instance runs for."},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in OfTenant) (MCPServers, error) {
 			all, err := s.Servers.List(ctx, by, in.Tenant)
 			return MCPServers{listOf(all, serverOf)}, err
@@ -226,8 +226,8 @@ func TestMCPServer() Op[MCPServerTested, MCPServerReport] {
 	return Op[MCPServerTested, MCPServerReport]{Method: http.MethodPost, Path: "/v1/mcp-servers/{name}/test", ID: "test-mcp-server",
 		Summary: "Start an MCP server, ask for what it offers, and end it", Right: identity.ServerChange,
 		Command: Command{Use: "test NAME",
-			Long: "Starts an MCP server in a jail of its own beside those that run, says hello, asks for its tools, resources and prompts, and ends it. It prints how long that " +
-				"took, and what the server printed. When something went wrong it fails."},
+			Long: "Starts an MCP server in a jail of its own beside those that run, initializes it, lists its tools, resources and prompts, and ends it. It prints how long that " +
+				"took, and what the server printed. It fails when one of these steps fails."},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in MCPServerTested) (MCPServerReport, error) {
 			r, err := s.Servers.Test(ctx, by, in.Tenant, in.Name)
 			return reportOf(r), err

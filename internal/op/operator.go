@@ -19,7 +19,7 @@ type Principal struct {
 	Name      string        `json:"name"`
 	Tenant    string        `json:"tenant,omitempty" doc:"missing for a principal of all tenants"`
 	Role      identity.Role `json:"role,omitempty" enum:"viewer,operator,admin" doc:"missing for agents"`
-	ExpiresAt time.Time     `json:"expires_at,omitzero" doc:"when the key ends; missing when it does not"`
+	ExpiresAt time.Time     `json:"expires_at,omitzero" doc:"when the key expires; missing when it never does"`
 	// Scope and Session are there when it is a token for one session; the rest is of who made it.
 	Scope   identity.Scope `json:"scope,omitempty" enum:"view,control,cdp" doc:"of a token for one session"`
 	Session string         `json:"session,omitempty" doc:"the session that the token is for"`
@@ -44,7 +44,7 @@ type Operators struct {
 
 // IssuedOperator is an operator with a new key, which is told once. It prints without the key.
 type IssuedOperator struct {
-	Key      string   `json:"key" doc:"it is told once"`
+	Key      string   `json:"key" doc:"the key; shown only once"`
 	Operator Operator `json:"operator"`
 }
 
@@ -64,12 +64,12 @@ type OperatorRequest struct {
 	Name   string `json:"name" doc:"1 to 40 of a-z, 0-9 and -; not unique" arg:"1" example:"ada"`
 	Tenant string `json:"tenant,omitempty" doc:"the caller's own when it is left out; of a caller of all tenants, that is all" flag:"tenant"`
 	Role   string `json:"role" enum:"viewer,operator,admin" flag:"role" usage:"admin, operator or viewer" need:"what they may do is missing: --role admin, operator or viewer" example:"viewer"`
-	Life   string `json:"life,omitempty" doc:"how long the key is good, such as 720h, or never, which is the default" flag:"expires" usage:"how long the key is good, such as 720h, or never" is:"life" offer:"24h,720h,never"`
+	Life   string `json:"life,omitempty" doc:"how long the key is valid, such as 720h, or never, the default" flag:"expires" usage:"how long the key is valid, such as 720h, or never" is:"life" offer:"24h,720h,never"`
 }
 
 // LifeRequest is the body that makes a new key of an operator's.
 type LifeRequest struct {
-	Life string `json:"life,omitempty" doc:"how long the key is good, such as 720h, or never, which is the default" flag:"expires" usage:"how long the key is good, such as 720h, or never" is:"life" offer:"24h,720h,never" example:"1h"`
+	Life string `json:"life,omitempty" doc:"how long the key is valid, such as 720h, or never, the default" flag:"expires" usage:"how long the key is valid, such as 720h, or never" is:"life" offer:"24h,720h,never" example:"1h"`
 }
 
 type (
@@ -148,7 +148,7 @@ func RotateOperator() Op[NewKey, IssuedOperator] {
 		Right: identity.OperatorRotate, Status: http.StatusCreated,
 		Command: Command{Use: "rotate ID", Short: "Give an operator a new key, and revoke the old one at once",
 			Long: "Gives an operator a new key, which has an id of its own, and revokes the old one at once, with everything that " +
-				"is open with it. To have two good keys for a while, make a second operator first."},
+				"is open with it. To have two valid keys for a while, make a second operator first."},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in NewKey) (IssuedOperator, error) {
 			life, err := Life(in.Of.Life)
 			if err != nil {
@@ -171,7 +171,7 @@ func RevokeOperator() Op[OperatorNamed, None] {
 
 // WhoAmI says whose the key is.
 func WhoAmI() Op[None, Principal] {
-	return Op[None, Principal]{Method: http.MethodGet, Path: "/v1/whoami", ID: "whoami", Summary: "Whose key it is",
+	return Op[None, Principal]{Method: http.MethodGet, Path: "/v1/whoami", ID: "whoami", Summary: "Show whose key is used",
 		Command: Command{Use: "whoami", Short: "Show whose key is used"},
 		Call: func(_ context.Context, _ Backend, by identity.Principal, _ None) (Principal, error) {
 			return Principal{Kind: by.Kind, ID: by.ID, Name: by.Name, Tenant: by.Tenant, Role: by.Role, ExpiresAt: by.ExpiresAt, Scope: by.Scope, Session: by.Session}, nil

@@ -16,12 +16,12 @@ type AllowRequest struct {
 	Tenant        string       `json:"tenant,omitempty" doc:"the caller's own, or default, when it is left out" flag:"tenant"`
 	Domain        string       `json:"domain" doc:"registrable domain of the account" arg:"1" complete:"accounts"`
 	Agent         string       `json:"agent" doc:"the agent's name or id" flag:"agent" value:"name" usage:"name of the agent" need:"whom it is for is missing: --agent NAME" complete:"agents"`
-	Access        grant.Access `json:"access,omitempty" enum:"tools,cdp" doc:"the widest that its sessions may be steered with; tools is the default" flag:"access" usage:"widest access of its sessions: tools (the default), or cdp: scripts read what pages show and store, and cookies without HttpOnly; the jar and the headers are closed"`
+	Access        grant.Access `json:"access,omitempty" enum:"tools,cdp" doc:"widest access of its sessions; tools is the default" flag:"access" usage:"widest access of its sessions: tools (the default), or cdp: scripts read what pages show and store, and cookies without HttpOnly; the jar and the headers are closed"`
 	EgressDomains []string     `json:"egress_domains,omitempty" nullable:"false" doc:"other domains, or hosts, that its sessions may reach; those that are kept with the account when it is left out" flag:"egress-domain" value:"domain" usage:"domain or host that its sessions may reach besides; may be repeated; those that are kept with the account when it is left out"`
 	Ask           grant.Ask    `json:"ask,omitempty" enum:"never,first,always" doc:"ask a person before each use, before the first, or never, which is the default" flag:"ask" usage:"ask a person before each use (always), before the first (first), or never, which is the default"`
-	Hours         grant.Hours  `json:"hours,omitempty" doc:"the hours of the day in which it is good, in UTC, such as 08-18" flag:"hours" value:"hours" usage:"hours of the day in which it is good, in UTC, such as 08-18 or 22-06"`
+	Hours         grant.Hours  `json:"hours,omitempty" doc:"the hours of the day in which it is valid, in UTC, such as 08-18" flag:"hours" value:"hours" usage:"hours of the day in which it is valid, in UTC, such as 08-18 or 22-06"`
 	Times         *int         `json:"times,omitempty" minimum:"1" doc:"for how many sessions; any number when it is left out" flag:"times" value:"number"`
-	For           string       `json:"for,omitempty" doc:"for how long, such as 30d or 12h; for good when it is left out" flag:"for" is:"span"`
+	For           string       `json:"for,omitempty" doc:"for how long, such as 30d or 12h; without an end when it is left out" flag:"for" is:"span"`
 }
 
 // Permissions is the answer to a listing.
@@ -42,8 +42,8 @@ type (
 	// PermissionsListed says which permissions are listed.
 	PermissionsListed struct {
 		OfTenant
-		Domain string `query:"domain" maxLength:"253" doc:"those for the account of this domain only" arg:"1?" complete:"allowed accounts"`
-		Agent  string `query:"agent" maxLength:"64" doc:"those of the agent with this name or id only" flag:"agent" value:"name" usage:"only those of the agent with this name" complete:"agents"`
+		Domain string `query:"domain" maxLength:"253" doc:"only permissions for the account of this domain" arg:"1?" complete:"allowed accounts"`
+		Agent  string `query:"agent" maxLength:"64" doc:"only permissions of the agent with this name or id" flag:"agent" value:"name" usage:"only those of the agent with this name" complete:"agents"`
 	}
 
 	// PermissionNamed names a permission.

@@ -13,7 +13,7 @@ type Problem struct {
 	Status int    `json:"status"`
 	Detail string `json:"detail" doc:"one sentence"`
 	Code   string `json:"code" doc:"stable, for programs"`
-	Hint   string `json:"hint,omitempty" doc:"what to do about it"`
+	Hint   string `json:"hint,omitempty" doc:"the next step: what to do about the problem"`
 	// Errors are there when several things are wrong.
 	Errors  []problem.Flaw `json:"errors,omitempty" doc:"everything that is wrong, when it is more than one thing"`
 	Details map[string]any `json:"details,omitempty" doc:"further facts"`

@@ -24,7 +24,7 @@ type ProviderRequest struct {
 	Priority int              `json:"priority,omitzero" doc:"lower first; 100 when it is left out"`
 	Inject   egress.Injection `json:"inject,omitzero" doc:"as the wire has it when it is left out"`
 	Prices   []egress.Price   `json:"prices,omitempty" nullable:"false" doc:"per million tokens"`
-	Hosted   []string         `json:"hosted,omitempty" nullable:"false" doc:"what it may do by itself for agents: web_search, mcp, fetch, stored and others"`
+	Hosted   []string         `json:"hosted,omitempty" nullable:"false" doc:"acts that the provider may do by itself for agents: web_search, mcp, fetch, stored and others"`
 	Note     string           `json:"note,omitempty" doc:"for people"`
 }
 
@@ -116,7 +116,7 @@ type UsageSince struct {
 
 // ListUsage lists what agents have used of models.
 func ListUsage() Op[UsageSince, ModelUsages] {
-	return Op[UsageSince, ModelUsages]{Method: http.MethodGet, Path: "/v1/usage", ID: "list-usage", Summary: "What agents have used of models", Right: identity.UsageRead,
+	return Op[UsageSince, ModelUsages]{Method: http.MethodGet, Path: "/v1/usage", ID: "list-usage", Summary: "Show what agents have used of models", Right: identity.UsageRead,
 		Command: Command{Use: "usage", Short: "Show what agents have used of models", Example: "  clawjail usage --from 2026-01-01",
 			Long: "Shows what agents have used of models, by day (UTC). Without --from it is today. A model without a price costs nothing here."},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in UsageSince) (ModelUsages, error) {

@@ -45,8 +45,8 @@ func RemoveRecording() Op[RecordingNamed, None] {
 	return Op[RecordingNamed, None]{Method: http.MethodDelete, Path: "/v1/sessions/{id}/recording", ID: "remove-recording",
 		Summary: "Remove what was recorded of a session that has ended", Right: identity.RecordingRemove,
 		Command: Command{Use: "rm SESSION…", Aliases: []string{"remove"}, Short: "Remove recordings of sessions that have ended",
-			Long: "Removes what was recorded of sessions that have ended, for good. It takes an admin of the tenant, and is on record: a recording is " +
-				"what others look at to see what was done. One of a session that is still recorded is refused.",
+			Long: "Removes what was recorded of sessions that have ended, for good. Only an admin of the tenant may, and it is logged: a recording is " +
+				"evidence of what was done. The recording of a session that is still recorded is refused.",
 			Example: "  clawjail recording rm s_abcdefgh23456789"},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in RecordingNamed) (None, error) {
 			return None{}, s.Sessions.RemoveRecording(ctx, by, in.ID)

@@ -18,14 +18,14 @@ import (
 type RuleRequest struct {
 	Whose
 	Action   policy.Action `json:"action" enum:"allow,deny" arg:"1" example:"deny"`
-	Target   string        `json:"target" doc:"what it is about: example.com, *.example.com:8000-8080, https://example.com/repos/**" arg:"2" example:"example.org"`
+	Target   string        `json:"target" doc:"hosts or URLs that the rule is for: example.com, *.example.com:8000-8080, https://example.com/repos/**" arg:"2" example:"example.org"`
 	Session  string        `json:"session,omitempty" doc:"the id of the session that it is for" flag:"session" value:"id" usage:"id of the session that it is for" complete:"sessions"`
 	Methods  []string      `json:"methods,omitempty" nullable:"false" doc:"such as GET; all when it is left out" flag:"method" value:"methods" usage:"HTTP methods that it is about, such as GET,POST; without it, all" is:"methods" offer:"GET,HEAD,POST,PUT,PATCH,DELETE,CONNECT"`
 	Priority int           `json:"priority,omitzero" doc:"1 to 999, lower first; 100 when it is left out" flag:"priority" usage:"1 to 999, lower first (default 100)" is:"positive"`
-	Address  netip.Addr    `json:"address,omitzero" doc:"of a private destination: requests go there without DNS" flag:"address" value:"address" usage:"private address that requests for the host go to, without DNS; only an admin of the installation may"`
+	Address  netip.Addr    `json:"address,omitzero" doc:"address of a private destination: requests go there without DNS" flag:"address" value:"address" usage:"private address that requests for the host go to, without DNS; only an admin of the installation may"`
 	Opaque   bool          `json:"opaque,omitzero" doc:"let tunnels carry what is neither TLS nor HTTP" flag:"opaque" usage:"let tunnels carry what is neither TLS nor HTTP, such as SSH"`
-	Once     bool          `json:"once,omitzero" doc:"it goes with its first use" flag:"once" usage:"the rule goes with its first use"`
-	For      string        `json:"for,omitempty" doc:"how long it holds, such as 1h; for good when it is left out" flag:"for" usage:"how long it holds, such as 1h (default for good)" is:"duration"`
+	Once     bool          `json:"once,omitzero" doc:"the rule is removed with its first use" flag:"once" usage:"remove the rule with its first use"`
+	For      string        `json:"for,omitempty" doc:"how long it holds, such as 1h; without an end when it is left out" flag:"for" usage:"how long it holds, such as 1h (default without an end)" is:"duration"`
 	Name     string        `json:"name,omitempty" doc:"shown in refusals and logs; made from the id when it is left out" flag:"name" usage:"shown in refusals and logs"`
 	Note     string        `json:"note,omitempty" doc:"for people" flag:"note" value:"text" usage:"a text for people"`
 }
@@ -101,7 +101,7 @@ type (
 
 // ListRules lists the rules of the way out.
 func ListRules() Op[OfTenant, Rules] {
-	return Op[OfTenant, Rules]{Method: http.MethodGet, Path: "/v1/rules", ID: "list-rules", Summary: "List the rules of the way out", Right: identity.RuleList,
+	return Op[OfTenant, Rules]{Method: http.MethodGet, Path: "/v1/rules", ID: "list-rules", Summary: "List the rules of the gateway", Right: identity.RuleList,
 		Command: Command{Use: "ls", Aliases: []string{"list"}, Short: "List rules",
 			Long: "Lists rules in the order in which they are looked at. Rules of sessions with accounts come from their grants, and are not listed."},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in OfTenant) (Rules, error) {
@@ -125,7 +125,7 @@ func ListRules() Op[OfTenant, Rules] {
 func AddRule() Op[NewRule, Rule] {
 	return Op[NewRule, Rule]{Method: http.MethodPost, Path: "/v1/rules", ID: "add-rule", Summary: "Make a rule", Right: identity.RuleChange, Status: http.StatusCreated,
 		Command: Command{Use: "add allow|deny TARGET",
-			Long: "Makes a rule, which holds at once, also for tunnels that are open. TARGET is a host (example.com), all names below one " +
+			Long: "Makes a rule, which takes effect at once, also for tunnels that are open. TARGET is a host (example.com), all names below one " +
 				"(*.example.com), either with a port (example.com:8443, example.com:*), or a URL (https://example.com/repos/**), in whose path " +
 				"* stands for one segment and ** at the end for any number. Paths and methods can only be seen in what is not encrypted: inside a " +
 				"tunnel, a rule that allows some of them allows nothing. A private address needs --address.",
@@ -160,7 +160,7 @@ const maxQuestions = 10_000
 // ExplainRules decides requests without doing them, and answers in their order. Its command is no listing: it fails when the
 // request would be refused.
 func ExplainRules() Op[Questions, Explanations] {
-	return Op[Questions, Explanations]{Method: http.MethodPost, Path: "/v1/rules/explain", ID: "explain-rules", Summary: "Decide requests without doing them",
+	return Op[Questions, Explanations]{Method: http.MethodPost, Path: "/v1/rules/explain", ID: "explain-rules", Summary: "Explain how requests would be decided",
 		Right: identity.RuleExplain,
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in Questions) (Explanations, error) {
 			asked := in.Of.Questions

@@ -19,7 +19,7 @@ type ServiceRequest struct {
 	BaseURL      string              `json:"base_url" doc:"where its requests go" example:"https://example.com"`
 	Address      netip.Addr          `json:"address,omitzero" doc:"dialled instead of looking the name up; may be private"`
 	Secret       string              `json:"secret,omitempty" doc:"the name of the secret in the vault; the service's own name when it is left out"`
-	Allow        []egress.Allowance  `json:"allow,omitempty" nullable:"false" doc:"what may be done; nothing when it is left out" example:"[{\"path\":\"/**\"}]"`
+	Allow        []egress.Allowance  `json:"allow,omitempty" nullable:"false" doc:"methods and paths that are allowed; none when it is left out" example:"[{\"path\":\"/**\"}]"`
 	Inject       egress.Injection    `json:"inject" example:"{\"type\":\"bearer\"}"`
 	Scrub        egress.Scrub        `json:"scrub,omitempty" enum:"redact,block,off" doc:"redact is the default"`
 	Compressed   egress.Compressed   `json:"compressed,omitempty" enum:"decode,refuse" doc:"decode is the default"`

@@ -19,12 +19,12 @@ type SessionList struct {
 
 // TakeOverRequest is the body that takes a session's browser over. It may be left out.
 type TakeOverRequest struct {
-	Force bool `json:"force,omitzero" doc:"also from another person who has it" flag:"force" usage:"also when another person has it" example:"true"`
+	Force bool `json:"force,omitzero" doc:"take over even when another person has" flag:"force" usage:"take over even when another person has" example:"true"`
 }
 
 // HandBackRequest is the body that hands a session's browser back. It may be left out.
 type HandBackRequest struct {
-	Anyway bool `json:"anyway,omitzero" doc:"also while a password stands in a page, where whoever used the session before can read it" flag:"anyway" usage:"also while a password stands in a page" example:"true"`
+	Anyway bool `json:"anyway,omitzero" doc:"hand back even while a page holds a password, which the client that used the session before can read" flag:"anyway" usage:"hand back even while a page holds a password" example:"true"`
 }
 
 type (
@@ -37,7 +37,7 @@ type (
 	// SessionClosed is a session to be closed.
 	SessionClosed struct {
 		SessionNamed
-		Wait bool `query:"wait" doc:"answer when nothing of the session is left"`
+		Wait bool `query:"wait" doc:"answer only when the session is removed completely"`
 	}
 
 	// SessionTakenOver is a session whose browser a person takes.
@@ -166,9 +166,9 @@ func CloseSession() Op[SessionClosed, session.Session] {
 // TakeOver gives the browser of a session to a person.
 func TakeOver() Op[SessionTakenOver, session.Session] {
 	return Op[SessionTakenOver, session.Session]{Method: http.MethodPost, Path: "/v1/sessions/{id}/take-over", ID: "take-over",
-		Summary: "Take a session's browser over, as a person", Right: identity.SessionControl,
+		Summary: "Take over a session's browser, as a person", Right: identity.SessionControl,
 		Command: Command{Use: "take-over ID",
-			Long: "Takes the browser of a session over. Whoever used it is cut off and told so, the recording pauses, and pages in which a script " +
+			Long: "Takes over the browser of a session. Its clients are disconnected and notified, the recording pauses, and pages in which a script " +
 				"of theirs may be are loaded anew: what was typed there is lost. Only you use it then, on the page that `clawjail session watch` " +
 				"leads to, until `clawjail session hand-back`.",
 			Example: "  clawjail session take-over s_abcdefgh23456789"},
@@ -185,8 +185,8 @@ func HandBack() Op[SessionHandedBack, session.Session] {
 	return Op[SessionHandedBack, session.Session]{Method: http.MethodPost, Path: "/v1/sessions/{id}/hand-back", ID: "hand-back", Summary: "Hand a session's browser back",
 		Right: identity.SessionControl,
 		Command: Command{Use: "hand-back ID",
-			Long: "Hands back the browser of a session that was taken over. While a password stands in a page it is refused: whoever uses the session " +
-				"could read it. Send the form, or clear it; or give --anyway.",
+			Long: "Hands back the browser of a session that was taken over. It is refused while a page holds a password, which the client that uses the session " +
+				"could read. Send the form, or clear it; or give --anyway.",
 			Example: "  clawjail session hand-back s_abcdefgh23456789"},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in SessionHandedBack) (session.Session, error) {
 			return s.Sessions.HandBack(ctx, by, in.ID, in.Of.Anyway)

@@ -12,13 +12,13 @@ import (
 
 // SettingsRequest is the body that replaces settings. Members that are left out follow the wider setting, but for mcp, which stays.
 type SettingsRequest struct {
-	Version int64               `json:"version,omitzero" doc:"of the settings that are to be replaced: others are not"`
-	Mode    policy.Mode         `json:"mode,omitempty" enum:"enforce,report" doc:"report only writes down what would be refused"`
-	Tools   []egress.Tool       `json:"tools,omitzero" doc:"what execute may do; an empty list is nothing, none at all is the wider setting's"`
+	Version int64               `json:"version,omitzero" doc:"version of the settings to replace; any other version is a conflict"`
+	Mode    policy.Mode         `json:"mode,omitempty" enum:"enforce,report" doc:"report lets pass what the rules refuse, and only writes it down"`
+	Tools   []egress.Tool       `json:"tools,omitzero" doc:"calls that execute may make; an empty list allows none; when it is left out, the wider setting counts"`
 	MCP     []string            `json:"mcp,omitzero" doc:"MCP servers whose tools are offered; an empty list is none, and what is left out stays as it is"`
 	Rates   egress.Rates        `json:"rates,omitzero" doc:"requests a minute"`
-	Budget  egress.Budget       `json:"budget,omitzero" doc:"of models, a day (UTC)"`
-	Browser egress.BrowserReach `json:"browser,omitempty" enum:"rules,open" doc:"what the browsers may reach that agents open: their rules, or the public web as well"`
+	Budget  egress.Budget       `json:"budget,omitzero" doc:"budget of models, for a day (UTC)"`
+	Browser egress.BrowserReach `json:"browser,omitempty" enum:"rules,open" doc:"hosts that browsers of agents may reach: those of their rules, or the public web as well"`
 	Hold    string              `json:"hold,omitempty" doc:"how long a request that no rule allows waits for an operator, such as 2m" example:"1m"`
 	Note    string              `json:"note,omitempty" doc:"for people"`
 }
@@ -33,7 +33,7 @@ type (
 	// TenantsSettings are those of all agents of a tenant, or of all tenants.
 	TenantsSettings struct {
 		Tenant     string `query:"tenant" pattern:"^[a-z0-9-]{1,40}$" doc:"the caller's own, or default, when it is left out"`
-		AllTenants bool   `query:"all_tenants" doc:"what holds for all tenants, instead of one"`
+		AllTenants bool   `query:"all_tenants" doc:"the settings of all tenants, instead of one"`
 	}
 
 	// TenantsChange replaces those of a tenant.
@@ -53,7 +53,7 @@ type (
 func (w TenantsSettings) whose(by identity.Principal) (string, error) {
 	switch {
 	case w.AllTenants && w.Tenant != "":
-		return "", problem.New(problem.BadRequest, "leave one of them out", "tenant and all_tenants are both there")
+		return "", problem.New(problem.BadRequest, "leave one of them out", "tenant and all_tenants exclude each other")
 	case w.AllTenants:
 		return "", nil
 	}
@@ -72,7 +72,7 @@ func putSettings(ctx context.Context, s Backend, by identity.Principal, tenant, 
 
 // GetSettings shows what holds for all agents of a tenant.
 func GetSettings() Op[TenantsSettings, SettingsShown] {
-	return Op[TenantsSettings, SettingsShown]{Method: http.MethodGet, Path: "/v1/settings", ID: "get-settings", Summary: "What holds for all agents of a tenant",
+	return Op[TenantsSettings, SettingsShown]{Method: http.MethodGet, Path: "/v1/settings", ID: "get-settings", Summary: "Show the settings of all agents of a tenant",
 		Right: identity.SettingsRead,
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in TenantsSettings) (SettingsShown, error) {
 			tenant, err := in.whose(by)
@@ -85,7 +85,7 @@ func GetSettings() Op[TenantsSettings, SettingsShown] {
 
 // PutSettings changes what holds for all agents of a tenant.
 func PutSettings() Op[TenantsChange, egress.Settings] {
-	return Op[TenantsChange, egress.Settings]{Method: http.MethodPut, Path: "/v1/settings", ID: "put-settings", Summary: "Change what holds for all agents of a tenant",
+	return Op[TenantsChange, egress.Settings]{Method: http.MethodPut, Path: "/v1/settings", ID: "put-settings", Summary: "Change the settings of all agents of a tenant",
 		Right: identity.SettingsChange,
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in TenantsChange) (egress.Settings, error) {
 			tenant, err := in.whose(by)
@@ -98,7 +98,7 @@ func PutSettings() Op[TenantsChange, egress.Settings] {
 
 // GetAgentSettings shows what holds for an agent.
 func GetAgentSettings() Op[OneAgent, SettingsShown] {
-	return Op[OneAgent, SettingsShown]{Method: http.MethodGet, Path: "/v1/agents/{name}/settings", ID: "get-agent-settings", Summary: "What holds for an agent",
+	return Op[OneAgent, SettingsShown]{Method: http.MethodGet, Path: "/v1/agents/{name}/settings", ID: "get-agent-settings", Summary: "Show the settings of an agent",
 		Right: identity.SettingsRead,
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in OneAgent) (SettingsShown, error) {
 			return showSettings(ctx, s, by, by.TenantOr(in.Tenant), in.Name)
@@ -107,7 +107,7 @@ func GetAgentSettings() Op[OneAgent, SettingsShown] {
 
 // PutAgentSettings changes what holds for an agent.
 func PutAgentSettings() Op[AgentsChange, egress.Settings] {
-	return Op[AgentsChange, egress.Settings]{Method: http.MethodPut, Path: "/v1/agents/{name}/settings", ID: "put-agent-settings", Summary: "Change what holds for an agent",
+	return Op[AgentsChange, egress.Settings]{Method: http.MethodPut, Path: "/v1/agents/{name}/settings", ID: "put-agent-settings", Summary: "Change the settings of an agent",
 		Right: identity.SettingsChange,
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in AgentsChange) (egress.Settings, error) {
 			tenant := by.TenantOr(in.Tenant)

@@ -14,8 +14,8 @@ import (
 // Tenant owns agents, accounts and sessions.
 type Tenant struct {
 	ID                       string    `json:"id"`
-	ForbidOperatorMode       bool      `json:"forbid_operator_mode" doc:"it may have no sessions with accounts"`
-	ForbidAccountPermissions bool      `json:"forbid_account_permissions" doc:"its agents may have none with a permission and without a grant"`
+	ForbidOperatorMode       bool      `json:"forbid_operator_mode" doc:"the tenant may have no sessions with accounts"`
+	ForbidAccountPermissions bool      `json:"forbid_account_permissions" doc:"its agents may not open sessions with accounts by permission, without a grant"`
 	CreatedAt                time.Time `json:"created_at"`
 }
 
@@ -32,7 +32,7 @@ type Tenants struct {
 
 // Disconnected says how much was ended.
 type Disconnected struct {
-	Ended int `json:"ended" doc:"how much was open for the principals of the tenant"`
+	Ended int `json:"ended" doc:"how many open connections and sessions were ended"`
 }
 
 // TenantRequest is the body that makes a tenant.
@@ -40,13 +40,13 @@ type TenantRequest struct {
 	ID                 string `json:"id" doc:"1 to 40 of a-z, 0-9 and -" arg:"1" example:"gamma"`
 	ForbidOperatorMode bool   `json:"forbid_operator_mode" required:"false" doc:"refuse every session with accounts" flag:"forbid-operator-mode"`
 	// ForbidAccountPermissions leaves grants as the only way to accounts.
-	ForbidAccountPermissions bool `json:"forbid_account_permissions,omitzero" required:"false" doc:"refuse those that an agent opens with a permission and without a grant" flag:"forbid-account-permissions"`
+	ForbidAccountPermissions bool `json:"forbid_account_permissions,omitzero" required:"false" doc:"refuse sessions with accounts that agents open by permission, without a grant" flag:"forbid-account-permissions"`
 }
 
 // TenantPolicy is the body that changes what a tenant may. Members that are left out stay as they are.
 type TenantPolicy struct {
 	ForbidOperatorMode       *bool `json:"forbid_operator_mode,omitempty" doc:"refuse every session with accounts" flag:"forbid-operator-mode" example:"false"`
-	ForbidAccountPermissions *bool `json:"forbid_account_permissions,omitempty" doc:"refuse those that an agent opens with a permission and without a grant" flag:"forbid-account-permissions"`
+	ForbidAccountPermissions *bool `json:"forbid_account_permissions,omitempty" doc:"refuse sessions with accounts that agents open by permission, without a grant" flag:"forbid-account-permissions"`
 }
 
 type (
@@ -114,7 +114,7 @@ func CreateTenant() Op[NewTenant, Tenant] {
 func ShowTenant() Op[TenantNamed, TenantUse] {
 	const summary = "Show a tenant, and what it holds of what all share"
 	return Op[TenantNamed, TenantUse]{Method: http.MethodGet, Path: "/v1/tenants/{id}", ID: "show-tenant", Summary: summary, Right: identity.TenantRead,
-		Command: Command{Use: "show ID", Long: "Shows a tenant, and what it holds of what all tenants share, such as places for sessions. How much one tenant and one agent may " +
+		Command: Command{Use: "show ID", Long: "Shows a tenant, and how much it holds of resources that all tenants share, such as places for sessions. How much one tenant and one agent may " +
 			"hold is in the configuration, in quotas."},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in TenantNamed) (TenantUse, error) {
 			all, err := s.People.Tenants(ctx, by)
@@ -137,7 +137,7 @@ func ShowTenant() Op[TenantNamed, TenantUse] {
 
 // SetTenant changes what a tenant may.
 func SetTenant() Op[TenantChange, Tenant] {
-	return Op[TenantChange, Tenant]{Method: http.MethodPatch, Path: "/v1/tenants/{id}", ID: "set-tenant", Summary: "Change what a tenant may", Right: identity.TenantUpdate,
+	return Op[TenantChange, Tenant]{Method: http.MethodPatch, Path: "/v1/tenants/{id}", ID: "set-tenant", Summary: "Change what a tenant may do", Right: identity.TenantUpdate,
 		Command: Command{Use: "set ID --forbid-operator-mode=true|false", Short: "Change what a tenant may do",
 			Long: "Changes what a tenant may do. Sessions that are open stay open: close them, or end what its principals have " +
 				"open with `clawjail tenant disconnect`.",
@@ -145,7 +145,7 @@ func SetTenant() Op[TenantChange, Tenant] {
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in TenantChange) (Tenant, error) {
 			// A policy that says nothing is none: left out, false would allow what is forbidden.
 			if in.Of == (TenantPolicy{}) {
-				return Tenant{}, problem.New(problem.BadRequest, "send forbid_operator_mode or forbid_account_permissions as true or false", "nothing was said to be changed")
+				return Tenant{}, problem.New(problem.BadRequest, "send forbid_operator_mode or forbid_account_permissions as true or false", "the request changes nothing")
 			}
 			t, err := s.People.SetPolicy(ctx, by, in.ID, func(p *identity.Policy) {
 				if in.Of.ForbidOperatorMode != nil {
@@ -165,7 +165,7 @@ func DisconnectTenant() Op[TenantNamed, Disconnected] {
 	return Op[TenantNamed, Disconnected]{Method: http.MethodPost, Path: "/v1/tenants/{id}/disconnect", ID: "disconnect-tenant",
 		Summary: "End what is open for a tenant's principals", Right: identity.TenantDisconnect,
 		Command: Command{Use: "disconnect ID", Short: "End everything that is open for a tenant's principals",
-			Long: "Ends every connection and every session that the principals of a tenant have open. Their keys stay good: revoke " +
+			Long: "Ends every connection and every session that the principals of a tenant have open. Their keys stay valid: revoke " +
 				"them as well, or they come back."},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in TenantNamed) (Disconnected, error) {
 			n, err := s.People.DisconnectTenant(ctx, by, in.ID)

@@ -15,11 +15,11 @@ import (
 // Token is one of an agent's tokens, without what it is.
 type Token struct {
 	ID        string    `json:"id"`
-	Hint      string    `json:"hint" doc:"its beginning"`
+	Hint      string    `json:"hint" doc:"the first characters of the token"`
 	CreatedAt time.Time `json:"created_at"`
 	ExpiresAt time.Time `json:"expires_at,omitzero"`
 	RevokedAt time.Time `json:"revoked_at,omitzero"`
-	UsedAt    time.Time `json:"used_at,omitzero" doc:"about when it was used last"`
+	UsedAt    time.Time `json:"used_at,omitzero" doc:"when the token was last used, approximately"`
 }
 
 // Tokens is the answer to a listing.
@@ -29,11 +29,11 @@ type Tokens struct {
 
 // IssuedToken is a new token of an agent's, which is told once. It prints without what it is.
 type IssuedToken struct {
-	Agent string `json:"agent" doc:"the name of the agent whose it is"`
-	Key   string `json:"key,omitempty" doc:"the token; it is told once, and not at all when it was delivered"`
+	Agent string `json:"agent" doc:"the name of the agent that has the token"`
+	Key   string `json:"key,omitempty" doc:"the token; shown only once, and not at all when it was delivered"`
 	Token Token  `json:"token"`
 	// Delivered tokens are for nobody but the program in the jail.
-	Delivered bool `json:"delivered,omitempty" doc:"it was put into the jail that is kept for the agent"`
+	Delivered bool `json:"delivered,omitempty" doc:"whether the token was put into the agent's jail"`
 }
 
 // Format implements fmt.Formatter, for every verb.
@@ -52,8 +52,8 @@ type SessionTokens struct {
 
 // RotateRequest is the body that makes a new token of an agent's.
 type RotateRequest struct {
-	Life    string `json:"life,omitempty" doc:"how long the token is good, such as 720h, or never, which is the default" flag:"expires" usage:"how long the key is good, such as 720h, or never" is:"life" offer:"24h,720h,never" example:"1h"`
-	Overlap string `json:"overlap,omitempty" doc:"how long the old ones are still good, such as 10m, which is the default" flag:"overlap" usage:"how long the old tokens are still good (default 10m)" is:"duration"`
+	Life    string `json:"life,omitempty" doc:"how long the token is valid, such as 720h, or never, the default" flag:"expires" usage:"how long the key is valid, such as 720h, or never" is:"life" offer:"24h,720h,never" example:"1h"`
+	Overlap string `json:"overlap,omitempty" doc:"how long the old tokens stay valid, such as 10m, the default" flag:"overlap" usage:"how long the old tokens stay valid (default 10m)" is:"duration"`
 }
 
 type (
@@ -104,7 +104,7 @@ func (i IssuedToken) view() []Block {
 // ListTokens lists an agent's tokens, without what they are.
 func ListTokens() Op[OneAgent, Tokens] {
 	return Op[OneAgent, Tokens]{Method: http.MethodGet, Path: "/v1/agents/{name}/tokens", ID: "list-tokens", Summary: "List an agent's tokens", Right: identity.TokenList,
-		Command: Command{Use: "ls NAME", Aliases: []string{"list"}, Short: "List the tokens of an agent, without what they are"},
+		Command: Command{Use: "ls NAME", Aliases: []string{"list"}, Short: "List the tokens of an agent, without their values"},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in OneAgent) (Tokens, error) {
 			all, err := s.People.Tokens(ctx, by, by.TenantOr(in.Tenant), in.Name)
 			return Tokens{listOf(all, tokenOf)}, err
@@ -122,7 +122,7 @@ func RotateToken() Op[NewToken, IssuedToken] {
 		Status: http.StatusCreated,
 		Command: Command{Use: "rotate NAME", Short: "Give an agent a new token, and let the old ones end",
 			Long: "Gives an agent a new token, which alone is on standard output and is never shown again. An agent in a jail that is kept " +
-				"finds it at /run/hermit/token, without a restart, and nobody is shown it. Its old tokens are good " +
+				"finds it at /run/hermit/token, without a restart, and it is not printed. Its old tokens stay valid " +
 				"for as long as --overlap says, so that the agent has time to change; 0s ends them, and what is open with them, now.",
 			Example: "  clawjail agent token rotate writer --overlap 10m > writer.token"},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in NewToken) (IssuedToken, error) {
@@ -161,7 +161,7 @@ func rotateKept(ctx context.Context, s Backend, by identity.Principal, in NewTok
 	case status.Declared == nil && status.Jail == nil:
 		return IssuedToken{}, false, nil
 	case in.Of.Life != "":
-		return IssuedToken{}, false, problem.New(problem.BadRequest, "leave the life out; a declaration has ttl", "the token of a jail that is kept ends with the jail")
+		return IssuedToken{}, false, problem.New(problem.BadRequest, "leave the life out; a declaration has ttl", "the token of an agent's jail ends with the jail")
 	}
 	if err := s.Agents.RotateToken(ctx, by, in.Tenant, in.Name, overlap); err != nil {
 		return IssuedToken{}, false, err
@@ -187,9 +187,9 @@ func RevokeToken() Op[TokenNamed, None] {
 
 // ListSessionTokens lists the tokens for a session that are good.
 func ListSessionTokens() Op[SessionNamed, SessionTokens] {
-	return Op[SessionNamed, SessionTokens]{Method: http.MethodGet, Path: "/v1/sessions/{id}/tokens", ID: "list-session-tokens", Summary: "List the tokens for a session that are good",
+	return Op[SessionNamed, SessionTokens]{Method: http.MethodGet, Path: "/v1/sessions/{id}/tokens", ID: "list-session-tokens", Summary: "List the valid tokens for a session",
 		Right:   identity.SessionToken,
-		Command: Command{Use: "tokens ID", Long: "Lists the tokens for a session that are good. What they are is told when they are made, see `clawjail session cdp`, and never again."},
+		Command: Command{Use: "tokens ID", Long: "Lists the valid tokens for a session. A token itself is shown only when it is made, see `clawjail session cdp`."},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in SessionNamed) (SessionTokens, error) {
 			all, err := s.Sessions.Tokens(ctx, by, in.ID)
 			return SessionTokens{listOf(all, func(t session.IssuedToken) SessionTokenInfo { return SessionTokenInfo(t) })}, err

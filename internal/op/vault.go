@@ -14,7 +14,7 @@ type VaultStatus vault.Status
 
 // ShowVault describes the keys of the vault.
 func ShowVault() Op[None, VaultStatus] {
-	return Op[None, VaultStatus]{Method: http.MethodGet, Path: "/v1/vault", ID: "vault-status", Summary: "What is encrypted with which key", Right: identity.VaultStatus,
+	return Op[None, VaultStatus]{Method: http.MethodGet, Path: "/v1/vault", ID: "vault-status", Summary: "Show what is encrypted with which key", Right: identity.VaultStatus,
 		Command: Command{Use: "status", Short: "Show the keys of the vault, and what is encrypted with each"},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, _ None) (VaultStatus, error) {
 			status, err := s.Credentials.VaultStatus(ctx, by)
@@ -43,8 +43,8 @@ func ShowVault() Op[None, VaultStatus] {
 func RotateVault() Op[None, vault.Rotation] {
 	return Op[None, vault.Rotation]{Method: http.MethodPost, Path: "/v1/vault/rotate", ID: "rotate-vault", Summary: "Encrypt everything with a new key", Right: identity.VaultRotate,
 		Command: Command{Use: "rotate", Short: "Encrypt everything with a new key, and destroy the old one",
-			Long: "Makes a new key, encrypts every entry with it, and destroys the old key. The vault can be used meanwhile, and a " +
-				"rotation that was interrupted goes on when it is asked for again. Backups of the key file from before do not " +
+			Long: "Makes a new key, encrypts every entry with it, and destroys the old key. The vault can be used meanwhile, and an " +
+				"interrupted rotation goes on when the command is given again. Older backups of the key file do not " +
 				"open what is stored from now on: make a new one."},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, _ None) (vault.Rotation, error) {
 			done, err := s.Credentials.RotateVault(ctx, by)

@@ -34,7 +34,7 @@ func (w Whose) Of(ctx context.Context, people People, by identity.Principal, rig
 	}
 	if w.AllTenants {
 		if w.Tenant != "" || w.Agent != "" {
-			return "", "", problem.New(problem.BadRequest, "leave tenant and agent out, or all_tenants", "what is for all tenants is not one's alone")
+			return "", "", problem.New(problem.BadRequest, "leave tenant and agent out, or all_tenants", "all_tenants excludes tenant and agent")
 		}
 		return "", "", nil
 	}
