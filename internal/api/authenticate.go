@@ -112,7 +112,7 @@ func inAddress(r *http.Request) (token string, ok bool, err error) {
 	tokens := query[tokenParameter]
 	if len(tokens) > 1 || !strings.HasPrefix(tokens[0], session.TokenPrefix) {
 		return "", false, problem.New(problem.Unauthorized, "make one: POST /v1/sessions/{id}/tokens; send a key as Authorization: Bearer KEY",
-			"what is in the address is not one token of a session")
+			"the address does not have exactly one session token")
 	}
 	return tokens[0], true, nil
 }

@@ -72,7 +72,7 @@ func (a *API) fromOwnJail(agentOf func(context.Context) string, next http.Handle
 		by := caller(r.Context())
 		if agent := agentOf(r.Context()); !open(r) && (agent == "" || by.Kind != identity.KindAgent || by.ID != agent) {
 			// Which of the two is wrong is nobody's business there.
-			a.unauthorized(w, r, problem.New(problem.Unauthorized, "send the token in /run/hermit/token of this jail", "the token is not one of this jail's agent"))
+			a.unauthorized(w, r, problem.New(problem.Unauthorized, "send the token in /run/hermit/token of this jail", "the token does not belong to this jail's agent"))
 			return
 		}
 		next.ServeHTTP(w, r)

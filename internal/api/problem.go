@@ -65,7 +65,7 @@ func (a *API) failed(ctx context.Context, doing string, err error) error {
 	case problem.CodeOf(err) == problem.Canceled && problem.CodeOf(cause) == problem.Unauthorized:
 		err = cause // the caller has not left: the key has ended
 	case problem.CodeOf(err) == problem.Internal && errors.Is(err, store.ErrInvalid):
-		err = problem.Wrap(err, problem.BadRequest, "names are text without control characters", "the request has a name that cannot be one")
+		err = problem.Wrap(err, problem.BadRequest, "leave control characters out, and write UTF-8", "the request has a value that cannot be stored")
 	}
 	out := document(err)
 	if out.Status >= http.StatusInternalServerError {

@@ -134,7 +134,7 @@ func (t *attachment) run(runCtx, sendCtx context.Context, streams *pipes.Pipes, 
 	var program *jail.Running
 	if t.exec {
 		if request.Jail != nil || request.Template != "" || request.TTL != 0 || body.Limits != nil {
-			return Attached{}, problem.New(problem.BadRequest, "leave out what is not argv, env and dir", "a program beside the agent's has its jail already")
+			return Attached{}, problem.New(problem.BadRequest, "leave out what is not argv, env and dir", "a program in an agent's own jail cannot choose its jail")
 		}
 		program, err = t.api.Agents.Exec(runCtx, t.by, t.tenant, t.name, jail.Program{Argv: request.Argv, Env: request.Env, Dir: request.Dir, Wire: jail.WireStdio})
 	} else {

@@ -42,7 +42,7 @@ func (a *API) outsideSurfaces(w http.ResponseWriter, r *http.Request) {
 	}
 	defer release()
 	if by.Kind != identity.KindAgent || by.Scope != "" {
-		a.turnAway(w, r, problem.New(problem.Unauthorized, "use an agent's token: clawjail agent create NAME", "what is here is for agents"))
+		a.turnAway(w, r, problem.New(problem.Unauthorized, "use an agent's token: clawjail agent create NAME", "only agents can use this route"))
 		return
 	}
 	a.serveSurface(w, r.WithContext(gateway.WithCaller(ctx, gateway.Caller{Tenant: by.Tenant, Agent: by.ID, Actor: by.Actor()})))
@@ -82,7 +82,7 @@ func (a *API) insideSurfaces(w http.ResponseWriter, r *http.Request) {
 		defer release()
 		if by.Kind != identity.KindAgent || by.ID != own.Agent || by.Scope != "" {
 			a.turnAway(w, r, problem.New(problem.Unauthorized, "send the token in /run/hermit/token of this jail, or none",
-				"the token is not one of this jail's agent"))
+				"the token does not belong to this jail's agent"))
 			return
 		}
 	}
@@ -96,7 +96,7 @@ func (a *API) insideSurfaces(w http.ResponseWriter, r *http.Request) {
 		defer release()
 	}
 	if own.Agent == "" {
-		a.turnAway(w, r, problem.New(problem.Unauthorized, "only agents have something here", "the request came from no agent's jail"))
+		a.turnAway(w, r, problem.New(problem.Unauthorized, "send it from the jail of an agent", "the request did not come from an agent's jail"))
 		return
 	}
 	a.serveSurface(w, r.WithContext(ctx))

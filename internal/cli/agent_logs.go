@@ -249,7 +249,7 @@ func (r *logReader) read(ctx context.Context, wait time.Duration) (jail.LogChunk
 		r.at = piece.Offset + int64(len(piece.Data))
 	}
 	if r.at > piece.End { // an answer of nobody's
-		return piece, problem.New(problem.ControlPlaneUnreachable, "is it clawjail that listens there?", "the log ends at %d, before %d, where it is read", piece.End, r.at)
+		return piece, problem.New(problem.ControlPlaneUnreachable, "see whether it is clawjail that listens there", "the log ends at %d, before %d, where it is read", piece.End, r.at)
 	}
 	return piece, nil
 }

@@ -171,7 +171,7 @@ func allowFolders(cmd *cobra.Command, c config.Config, n needs, agents []clawbot
 		}
 		if !is || n.source == standardInput {
 			return false, problem.New(problem.Forbidden, "run it on a terminal, which asks, or say yes with --allow-folders",
-				"%s gives agents folders beneath %s, and nobody has allowed that", printable(n.source), printable(strings.Join(tops, ", ")))
+				"%s gives agents folders beneath %s, which are not allowed yet", printable(n.source), printable(strings.Join(tops, ", ")))
 		}
 		yes, err := ask(cmd, in, folderQuestion(c, n.source, fresh))
 		if err != nil {

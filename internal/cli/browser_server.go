@@ -126,7 +126,7 @@ func (b *hostBrowser) health(ctx context.Context) (up bool, err error) {
 		return false, problem.New(problem.Conflict, "stop what uses that port, or set browser.control_url to another",
 			"what answers at %s is not the host browser: it answers HTTP with %d as %q", b.settings.ControlURL, response.StatusCode, printable(name))
 	case response.StatusCode == http.StatusUnauthorized:
-		return false, problem.New(problem.Unauthorized, "is it another user's? Set browser.control_url to a port of your own",
+		return false, problem.New(problem.Unauthorized, "if it is another user's, set browser.control_url to a port of your own",
 			"the host browser at %s does not take the token in %s", b.settings.ControlURL, b.tokenPath)
 	case response.StatusCode != http.StatusOK:
 		return false, problem.New(problem.ControlPlaneUnreachable, "see its log: "+b.logPath(),

@@ -93,7 +93,7 @@ func (s *inMemory) Tokens(_ context.Context, _ identity.Principal, id string) ([
 
 func (s *inMemory) RevokeToken(_ context.Context, _ identity.Principal, id, token string) error {
 	if token != "st_1" && token != "st_2" {
-		return problem.New(problem.NotFound, "list them: clawjail session tokens "+id, "session %s has no token %s", id, token)
+		return problem.New(problem.NotFound, "list them: clawjail session tokens "+id, "session %s has no valid token %s", id, token)
 	}
 	return nil
 }

@@ -69,7 +69,7 @@ func newRulesTest(p *program) *cobra.Command {
 				}
 			}
 			if n := len(got.Explanations); n != len(want) {
-				return problem.New(problem.ControlPlaneUnreachable, notOurAnswer, "%d questions got %d answers", len(want), n)
+				return problem.New(problem.ControlPlaneUnreachable, notOurAnswer, "to %d questions the control plane gave %d answers", len(want), n)
 			}
 			return showReplay(cmd, args[0], lines, want, got.Explanations, asJSON)
 		},

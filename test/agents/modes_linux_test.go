@@ -84,7 +84,7 @@ func TestTheThreeModesOfWorkspacesComeUpWithoutAConfiguration(t *testing.T) {
 
 	// No agent is given a folder that root has not said yes to: --yes is about other things.
 	_, err := e.Run(t.Context(), "agent", "sync", "-f", file, "--yes")
-	if err == nil || !strings.Contains(err.Error(), "nobody has allowed that") || !strings.Contains(err.Error(), "--allow-folders") {
+	if err == nil || !strings.Contains(err.Error(), "which are not allowed yet") || !strings.Contains(err.Error(), "--allow-folders") {
 		t.Fatalf("off a terminal: %v", err)
 	}
 	untouched("off a terminal")
@@ -162,7 +162,7 @@ func TestTheThreeModesOfWorkspacesComeUpWithoutAConfiguration(t *testing.T) {
 	if err := os.WriteFile(file, []byte(more), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.Run(t.Context(), "agent", "sync", "-f", file, "--yes"); err == nil || !strings.Contains(err.Error(), "nobody has allowed that") {
+	if _, err := e.Run(t.Context(), "agent", "sync", "-f", file, "--yes"); err == nil || !strings.Contains(err.Error(), "which are not allowed yet") {
 		t.Errorf("after it was taken back: %v", err)
 	}
 	// In a script root says yes with a flag of its own.

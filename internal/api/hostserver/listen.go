@@ -24,7 +24,7 @@ func Listen(ctx context.Context, settings config.HostBrowser) (control, devtools
 	first, second, ok := settings.Local()
 	if !ok {
 		return nil, nil, problem.New(problem.BadConfig, "run it on that machine, or set browser.control_url to http://127.0.0.1:18791",
-			"the control URL %s is of another machine: it is only connected to", settings.ControlURL)
+			"the control URL %s names another machine, on which nothing can be served from here", settings.ControlURL)
 	}
 	if control, err = listen(ctx, first); err != nil {
 		return nil, nil, err

@@ -317,7 +317,7 @@ func TestAMessageThatCannotBeTakenIsRefusedAndTheViewGoesOn(t *testing.T) {
 	w := watch(t, newViewer())
 	for text, want := range map[string]string{
 		`{"type":"shown","really":true}`:        `bad_json: the body at line 1, column 17: the key "really" is not known`,
-		`{"type":"visible"}`:                    `bad_request: a message of the type visible does not say whether it is`,
+		`{"type":"visible"}`:                    `bad_request: a message of the type visible lacks the field visible`,
 		`{"type":"visible","visible":"yes"}`:    `bad_json: the body at line 1, column 29: the value of "visible" has the wrong type`,
 		`{"type":"text","text":"a","txt":"b"}`:  `bad_json: the body at line 1, column 27: the key "txt" is not known`,
 		`{"type":"text","text":"a","text":"b"}`: `bad_json: the body at line 1, column 27: the key "text" is there twice`,

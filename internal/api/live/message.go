@@ -201,7 +201,7 @@ func parse(text []byte) (said, error) {
 		}
 		err = strict.Object(text, &message, protocolHint)
 		if out.visible = message.Visible; err == nil && out.visible == nil {
-			err = problem.New(problem.BadRequest, protocolHint, "a message of the type visible does not say whether it is")
+			err = problem.New(problem.BadRequest, protocolHint, "a message of the type visible lacks the field visible")
 		}
 	default:
 		if err = strict.Object(text, &out.input, protocolHint); err == nil && out.input.Type == "" {
