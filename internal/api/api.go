@@ -135,7 +135,7 @@ type Options struct {
 
 // HostInfo is what the host daemon says of itself.
 type HostInfo struct {
-	Installation string `json:"installation" doc:"the four characters that everything of this installation carries"`
+	Installation string `json:"installation" doc:"id of this installation: four characters in the name of everything that it makes"`
 	Subnet       string `json:"subnet" doc:"the network of the jails"`
 	Gateway      string `json:"gateway" doc:"the only address that a jail can reach"`
 	Jails        int    `json:"jails"`
@@ -281,7 +281,7 @@ func (a *API) Serve(ctx context.Context, listener net.Listener) error {
 func (a *API) bounded(mux *http.ServeMux, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !plainAddress(r) {
-			a.refuse(w, r, problem.New(problem.BadRequest, "names are text without control characters", "the address is not a text"))
+			a.refuse(w, r, problem.New(problem.BadRequest, "leave control characters out, and write UTF-8", "the address has a control character, or is not UTF-8"))
 			return
 		}
 		most, raw := a.mostBody(mux, r)
@@ -350,7 +350,7 @@ func (a *API) elsewhere(mux *http.ServeMux) http.HandlerFunc {
 		}
 		if w.Header().Get("Allow") != "" {
 			a.write(w, r, withStatus(document(problem.New(problem.BadRequest, "the routes are in /openapi.json",
-				"%s is not possible here", quote(r.Method))), http.StatusMethodNotAllowed))
+				"the method %s is not allowed here", quote(r.Method))), http.StatusMethodNotAllowed))
 			return
 		}
 		a.refuse(w, r, problem.New(problem.NotFound, "the routes are in /openapi.json", "there is nothing at %s", quote(r.URL.Path)))

@@ -166,7 +166,7 @@ type Price struct {
 	AudioInput     *float64 `json:"audio_input,omitempty"`
 	AudioOutput    *float64 `json:"audio_output,omitempty"`
 	// Call is what one use of a tool of the provider's costs.
-	Call *float64 `json:"call,omitempty" doc:"one use of a tool of the provider's, not a million"`
+	Call *float64 `json:"call,omitempty" doc:"one use of a tool of the provider, not a million"`
 	// Priority is how many times the price a request costs that goes before others.
 	Priority *float64 `json:"priority,omitempty" doc:"how many times the price a request costs that goes before others"`
 }

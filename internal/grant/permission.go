@@ -47,25 +47,25 @@ const (
 type Permission struct {
 	ID        string `json:"id"`
 	Tenant    string `json:"tenant"`
-	Domain    string `json:"domain" doc:"whose account it is"`
+	Domain    string `json:"domain" doc:"domain of the account"`
 	Agent     string `json:"agent" doc:"the id of the agent"`
 	AgentName string `json:"agent_name"`
-	Access    Access `json:"access" enum:"tools,cdp" doc:"the widest that a session may be steered with"`
+	Access    Access `json:"access" enum:"tools,cdp" doc:"widest access of a session"`
 	// EgressDomains are what its grants name besides the domain.
 	EgressDomains []string `json:"egress_domains,omitempty" nullable:"false" doc:"other domains, or hosts, that its sessions may reach"`
 	Ask           Ask      `json:"ask" enum:"never,first,always" doc:"whether a person is asked before each use, before the first, or never"`
-	Hours         Hours    `json:"hours,omitempty" doc:"the hours of the day in which it is good, in UTC, such as 08-18; all when it is missing"`
+	Hours         Hours    `json:"hours,omitempty" doc:"the hours of the day in which it is valid, in UTC, such as 08-18; all when it is missing"`
 	// Left is how many sessions it is still good for; nil is any number.
-	Left *int `json:"times_left,omitempty" doc:"for how many more sessions it is good; any number when it is missing"`
+	Left *int `json:"times_left,omitempty" doc:"for how many more sessions it is valid; any number when it is missing"`
 	Used int  `json:"used" doc:"how many sessions were opened with it"`
 	// Declared: it was made from a file, which takes it back when it does not say so any more.
-	Declared   bool      `json:"declared,omitempty" doc:"it is from clawbots.yml"`
-	By         string    `json:"by" doc:"who gave it"`
+	Declared   bool      `json:"declared,omitempty" doc:"whether it comes from clawbots.yml"`
+	By         string    `json:"by" doc:"who gave the permission"`
 	CreatedAt  time.Time `json:"created_at"`
 	LastUsedAt time.Time `json:"last_used_at,omitzero"`
 	ExpiresAt  time.Time `json:"expires_at,omitzero" doc:"no session can be opened with it from then on"`
 	// ApprovedUntil is when the answer of a person ends, which is good for one use.
-	ApprovedUntil time.Time `json:"approved_until,omitzero" doc:"a person has approved one use until then"`
+	ApprovedUntil time.Time `json:"approved_until,omitzero" doc:"until when the approval of one use by a person holds"`
 
 	account  string // the id of the cookie set
 	answered bool   // it was used as it is now: what asks about the first use has been answered

@@ -85,7 +85,7 @@ type Attention struct {
 	Level    Level     `json:"level" enum:"notice,failed"`
 	Sentence string    `json:"sentence"`
 	Hint     string    `json:"hint,omitempty"`
-	Command  string    `json:"command,omitempty" doc:"what does it, on this machine"`
+	Command  string    `json:"command,omitempty" doc:"a command to begin with, on this machine"`
 	At       time.Time `json:"at,omitzero" doc:"since when, or when it will be"`
 	About    Subject   `json:"about,omitzero"`
 	// More counts others of the same code that are not listed. It is at the last one that is.
@@ -205,7 +205,7 @@ func (l *look) lookMachine() {
 // attention is what of the machine needs somebody. version is that of who asks; empty is not compared.
 func (m Machine) attention(version string) (out []Attention) {
 	if !m.Reachable {
-		return []Attention{{Code: HostDaemonDown, Level: Failed, Sentence: "The host daemon does not answer, so nothing new can be opened, and nobody watches agents.",
+		return []Attention{{Code: HostDaemonDown, Level: Failed, Sentence: "The host daemon does not answer, so nothing new can be opened, and agents are not watched.",
 			Hint: "Start it, or look at its log. Agents run on meanwhile, and none that ends is started again.", Command: "clawjail doctor"}}
 	}
 	if m.DiskTotal > 0 && m.DiskFree < m.DiskTotal/20 && m.DiskFree < 2<<30 {
@@ -246,7 +246,7 @@ func (l *look) lookRecords() {
 	switch {
 	case a == nil:
 	case a.Broken:
-		l.add(Attention{Code: AuditBroken, Level: Failed, Sentence: "The audit log of this node does not hold together, so nothing is recorded and nothing is done.",
+		l.add(Attention{Code: AuditBroken, Level: Failed, Sentence: "The hash chain of the audit log of this node is broken, so nothing is recorded and nothing is done.",
 			Hint: "See where.", Command: "sudo clawjail audit verify"})
 	case a.Down:
 		l.failed(AuditDown, "The audit log cannot be written to, so nothing new is begun.", "See whether the database runs and its disk has room.")
@@ -265,7 +265,7 @@ func (l *look) lookVault() error {
 		return err
 	}
 	if v.Unreadable > 0 {
-		l.add(Attention{Code: VaultUnreadable, Level: Failed, Sentence: fmt.Sprintf("%d entries of the vault are of a key that is not in its file.", v.Unreadable),
+		l.add(Attention{Code: VaultUnreadable, Level: Failed, Sentence: fmt.Sprintf("%d entries of the vault are encrypted with a key that is not in the key file.", v.Unreadable),
 			Hint: "Put the key file back from a backup, or store them again.", Command: "sudo clawjail vault status"})
 	}
 	if v.Rotating {

@@ -139,15 +139,15 @@ type Status struct {
 	Sessions *Sessioned       `json:"sessions,omitempty"`
 	Agents   *AgentCount      `json:"agents,omitempty"`
 	Accounts *AccountCount    `json:"accounts,omitempty"`
-	Waiting  *int             `json:"access_requests,omitempty" doc:"requests for access that nobody has answered"`
+	Waiting  *int             `json:"access_requests,omitempty" doc:"requests for access that wait for an answer"`
 	Gateway  *GatewayStatus   `json:"gateway,omitempty"`
 	Audit    *AuditStatus     `json:"audit,omitempty"`
 	Database *DatabaseStatus  `json:"database,omitempty"`
 	TLS      *CertificateLife `json:"certificate,omitempty"`
 
-	Quotas []quota.Use `json:"quotas,omitempty" doc:"what tenants hold of what all share, fullest first, at most 20"`
+	Quotas []quota.Use `json:"quotas,omitempty" doc:"how much tenants hold of shared resources, fullest first, at most 20"`
 
-	Attention []Attention `json:"attention" nullable:"false" doc:"what needs somebody, worst first"`
+	Attention []Attention `json:"attention" nullable:"false" doc:"items that a person has to act on, worst first"`
 }
 
 // Sessioned counts sessions.
@@ -181,9 +181,9 @@ type GatewayStatus struct {
 
 // AuditStatus is the audit log of this node.
 type AuditStatus struct {
-	Rows       int64     `json:"rows" doc:"written, those among them that retention has removed"`
+	Rows       int64     `json:"rows" doc:"rows written, with those that retention has removed"`
 	Uncovered  int64     `json:"uncovered" doc:"rows behind the last checkpoint"`
-	Checkpoint time.Time `json:"checkpoint,omitzero" doc:"when the last one was noted on this machine"`
+	Checkpoint time.Time `json:"checkpoint,omitzero" doc:"when the last checkpoint was written on this machine"`
 	Spilled    int64     `json:"spilled,omitempty" doc:"records in the file beside the database"`
 	Lost       int64     `json:"lost,omitempty"`
 	Down       bool      `json:"down,omitempty"`
@@ -193,7 +193,7 @@ type AuditStatus struct {
 // DatabaseStatus is the database.
 type DatabaseStatus struct {
 	Kind    string `json:"kind" enum:"embedded,postgresql"`
-	Bytes   int64  `json:"bytes,omitempty" doc:"of an embedded one"`
+	Bytes   int64  `json:"bytes,omitempty" doc:"size of an embedded database"`
 	Answers bool   `json:"answers"`
 }
 

@@ -22,7 +22,7 @@ const (
 type Unit struct {
 	Name    string `json:"name"`
 	State   string `json:"state" doc:"active, inactive, failed, activating, masked or not installed"`
-	Enabled bool   `json:"enabled" doc:"it starts with the machine"`
+	Enabled bool   `json:"enabled" doc:"whether it starts with the machine"`
 }
 
 // LocalOptions say what is looked at without a control plane.

@@ -40,7 +40,7 @@ type Machine struct {
 	HostSince    time.Time `json:"host_since,omitzero"`
 	Jails        int       `json:"jails"`
 	MaxJails     int       `json:"max_jails,omitempty"`
-	Load         float64   `json:"load" doc:"of the last minute"`
+	Load         float64   `json:"load" doc:"load average of the last minute"`
 	Cores        int       `json:"cores"`
 	// MemoryTotal and MemoryFree are in bytes; zero when the system does not say.
 	MemoryTotal int64 `json:"memory_total,omitempty"`
@@ -50,7 +50,7 @@ type Machine struct {
 	DiskFree  int64      `json:"disk_free,omitempty"`
 	Templates []Template `json:"templates,omitempty"`
 	// Orphans are traces of jails that should not be there: `clawjail reap` removes them.
-	Orphans []string `json:"stray,omitempty" doc:"traces of jails that should not be there, at most 100"`
+	Orphans []string `json:"stray,omitempty" doc:"remains of jails that should not be there, at most 100"`
 }
 
 // Template is a template as the host has it.

@@ -227,10 +227,10 @@ type Use struct {
 	Tenant    string `json:"tenant"`
 	Kind      string `json:"kind" doc:"such as sessions"`
 	Unit      string `json:"unit" enum:"count,bytes"`
-	Held      int64  `json:"held" doc:"by the tenant"`
-	Most      int64  `json:"most" doc:"that the tenant may hold"`
-	MostAgent int64  `json:"most_of_an_agent" doc:"that one agent of it may hold"`
-	All       int64  `json:"all" doc:"that there is for everybody"`
+	Held      int64  `json:"held" doc:"how much the tenant holds"`
+	Most      int64  `json:"most" doc:"how much the tenant may hold"`
+	MostAgent int64  `json:"most_of_an_agent" doc:"how much one agent of the tenant may hold"`
+	All       int64  `json:"all" doc:"total for all tenants"`
 }
 
 // UseOf is an amount as a tenant's, in an installation of so many.

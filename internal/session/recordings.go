@@ -23,7 +23,7 @@ type Recording struct {
 	CreatedAt time.Time      `json:"created_at"`
 	EndedAt   *time.Time     `json:"ended_at,omitempty"`
 	Live      bool           `json:"live" doc:"the session is still recorded"`
-	Bytes     int64          `json:"bytes" doc:"of the disk"`
+	Bytes     int64          `json:"bytes" doc:"bytes that the recording takes on the disk"`
 }
 
 // ListRecordings lists those that there are of a tenant, or of all that somebody may see, the largest first.

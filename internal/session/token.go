@@ -51,7 +51,7 @@ type token struct {
 type IssuedToken struct {
 	ID        string    `json:"id"`
 	Scope     Scope     `json:"scope" enum:"view,control,cdp"`
-	By        string    `json:"by" doc:"who made it, as the audit log names principals"`
+	By        string    `json:"by" doc:"maker of the token, as the audit log names principals"`
 	CreatedAt time.Time `json:"created_at"`
 	ExpiresAt time.Time `json:"expires_at"`
 }
@@ -92,7 +92,7 @@ func (s *Service) IssueToken(ctx context.Context, by identity.Principal, id stri
 			return takenOver(r)
 		}
 		if s.expireTokens(id) >= maxTokens {
-			return problem.New(problem.RateLimited, "use one that you have, or give them a shorter life", "session %s has %d tokens that are good", id, maxTokens)
+			return problem.New(problem.RateLimited, "use one that you have, or give them a shorter life", "session %s has %d valid tokens already", id, maxTokens)
 		}
 		s.tokens[sha256.Sum256([]byte(out.Token))] = token{session: id, by: within, created: s.Now().UTC(), uses: newTurn()}
 		r.used = s.Now()
@@ -161,7 +161,7 @@ func (s *Service) RevokeToken(ctx context.Context, by identity.Principal, id, na
 	}
 	s.mu.Unlock()
 	if revoked == nil {
-		return problem.New(problem.NotFound, "list them", "session %s has no token %s that is good", r.id, quote(named))
+		return problem.New(problem.NotFound, "list them", "session %s has no valid token %s", r.id, quote(named))
 	}
 	// Nothing may stop an ending.
 	record := s.Records.BeginEnding(s.intent(r, by.Actor(), string(identity.SessionToken), "", audit.Fields{"tool": "revoke", "token_id": named}))

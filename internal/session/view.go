@@ -36,11 +36,11 @@ type Session struct {
 	CredentialMode string `json:"credential_mode" enum:"clean,operator,refresh"`
 	Access         string `json:"access" enum:"tools,cdp"`
 	// Grant, Injected, Storage and NeedsRefresh are of operator sessions.
-	Domains        []string  `json:"domains,omitempty" doc:"whose accounts it has; of a refresh session: where somebody logs in"`
+	Domains        []string  `json:"domains,omitempty" doc:"domains of its accounts; of a refresh session, the domain to log in to"`
 	Grant          string    `json:"grant,omitempty" doc:"the id of the grant that it was opened with"`
-	Injected       int       `json:"injected,omitempty" doc:"cookies"`
+	Injected       int       `json:"injected,omitempty" doc:"number of cookies that were put in"`
 	Storage        int       `json:"storage,omitempty" doc:"origins for which it has what their pages had stored"`
-	NeedsRefresh   []Refresh `json:"needs_refresh,omitempty" doc:"accounts that somebody has to log in to again"`
+	NeedsRefresh   []Refresh `json:"needs_refresh,omitempty" doc:"accounts that need a new login"`
 	Record         string    `json:"record" enum:"off,transient,audit"`
 	Template       string    `json:"template"`
 	Browser        string    `json:"browser" enum:"shell,full"`
@@ -53,9 +53,9 @@ type Session struct {
 	Created   time.Time  `json:"created_at"`
 	Ready     *time.Time `json:"ready_at,omitempty"`
 	ExpiresAt *time.Time `json:"expires_at,omitempty" doc:"when its time is up"`
-	IdleUntil *time.Time `json:"idle_until,omitempty" doc:"when it is closed unless somebody uses it"`
+	IdleUntil *time.Time `json:"idle_until,omitempty" doc:"when the session is closed unless it is used before"`
 
-	Control *Control `json:"control,omitempty" doc:"the person who has its browser in hand; everybody else gets taken_over meanwhile"`
+	Control *Control `json:"control,omitempty" doc:"the person who has taken over the browser; everybody else gets taken_over meanwhile"`
 
 	Timing Timing `json:"timing"`
 	// Usage is there when one session is asked for, while it is ready.
@@ -73,7 +73,7 @@ type Timing struct {
 	Verify float64 `json:"verify_ms"`
 	Ready  float64 `json:"ready_ms" doc:"from the started jail to the browser's first answer"`
 	Inject float64 `json:"inject_ms,omitempty" doc:"logins validated, put in, read back and compared"`
-	Total  float64 `json:"total_ms" doc:"what the caller waited"`
+	Total  float64 `json:"total_ms" doc:"how long the caller waited"`
 }
 
 // Usage is what a jail consumes now.
@@ -84,7 +84,7 @@ type Usage struct {
 	Tasks       int              `json:"tasks"`
 	DiskBytes   int64            `json:"disk_bytes"`
 	OpenFiles   int              `json:"open_files"`
-	LimitsHit   []jail.LimitName `json:"limits_hit,omitempty" doc:"limits that it has run into so far"`
+	LimitsHit   []jail.LimitName `json:"limits_hit,omitempty" doc:"limits that the jail has reached so far"`
 }
 
 // Cause is why a session ended.

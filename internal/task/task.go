@@ -112,10 +112,10 @@ type Step struct {
 	Number  int    `json:"number"`
 	Most    int    `json:"most" doc:"how many steps the task may have"`
 	Session string `json:"session" doc:"the session of the task; closing it stops the task"`
-	Do      string `json:"do" doc:"what was done, such as click e3"`
+	Do      string `json:"do" doc:"the action, such as click e3"`
 	URL     string `json:"url,omitempty" doc:"where the page is then"`
 	Code    string `json:"code,omitempty" doc:"why it did not work; the model is told, and goes on"`
-	Tokens  int64  `json:"tokens" doc:"what the model has used so far, in and out"`
+	Tokens  int64  `json:"tokens" doc:"tokens that the model has used so far, in and out"`
 }
 
 // Result is what a task has come to.
@@ -129,7 +129,7 @@ type Result struct {
 	Steps        int               `json:"steps"`
 	InputTokens  int64             `json:"input_tokens"`
 	OutputTokens int64             `json:"output_tokens"`
-	NeedsRefresh []session.Refresh `json:"needs_refresh,omitempty" doc:"accounts whose stored logins are not complete any more"`
+	NeedsRefresh []session.Refresh `json:"needs_refresh,omitempty" doc:"accounts whose stored login is no longer complete"`
 }
 
 // Run does a task and returns its answer. tell hears of every step at once; it may be nil, and must not wait. Everything
@@ -198,7 +198,7 @@ func (s *Service) principal(ctx context.Context, by identity.Principal, r Reques
 			return who, 0, err
 		}
 		if r.Agent != "" && r.Agent != by.Name {
-			return who, 0, problem.New(problem.Forbidden, "leave agent out", "an agent has tasks done as itself alone")
+			return who, 0, problem.New(problem.Forbidden, "leave agent out", "an agent can run tasks only as itself")
 		}
 		return by, MaxTimeout, nil
 	}
@@ -207,7 +207,7 @@ func (s *Service) principal(ctx context.Context, by identity.Principal, r Reques
 			return who, 0, err
 		}
 		return who, 0, problem.New(problem.BadRequest, "name one (--agent NAME): its models, budget, rules and accounts are used",
-			"a task is done as an agent, and none is named")
+			"the task names no agent to run as")
 	}
 	a, err := s.Identity.AgentFor(ctx, by, identity.TaskRun, tenant, r.Agent)
 	if err == nil {

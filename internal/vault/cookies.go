@@ -74,10 +74,10 @@ func printable(s string, longest int) bool {
 
 // SignedIn says how a site shows that somebody is signed in, which sessions look at.
 type SignedIn struct {
-	Page   string `json:"page,omitempty" doc:"address of a page that shows whether somebody is signed in"`
-	Marker string `json:"marker,omitempty" doc:"CSS selector of what only pages for somebody who is signed in have"`
+	Page   string `json:"page,omitempty" doc:"URL of a page that shows whether the account is signed in"`
+	Marker string `json:"marker,omitempty" doc:"CSS selector of an element that only pages of a signed-in account have"`
 	// Unwatched accounts are never said to be signed out.
-	Unwatched bool `json:"unwatched,omitempty" doc:"do not look whether the site has forgotten the login"`
+	Unwatched bool `json:"unwatched,omitempty" doc:"do not check whether the account is still signed in"`
 }
 
 // Check reports everything that is wrong with it for an account of a domain, with the code bad_request.

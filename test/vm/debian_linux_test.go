@@ -157,12 +157,12 @@ func keepsAgents(m *machine) {
 	counts(m)
 }
 
-// keepsAgentsWhileStopped stops the host daemon for a while. Everybody is told that nobody watches agents meanwhile.
+// keepsAgentsWhileStopped stops the host daemon for a while. Everybody is told that agents are not watched meanwhile.
 func keepsAgentsWhileStopped(m *machine) {
 	before := counts(m)
 	m.sh("systemctl stop clawjail-hostd")
 	m.eventually(commandLimit, "clawjail agent ls 2>&1 | grep -E '^counter +not watched'")
-	m.eventually(commandLimit, "clawjail status | grep -E 'nobody watches agents|Agents run on meanwhile'")
+	m.eventually(commandLimit, "clawjail status | grep -E 'agents are not watched|Agents run on meanwhile'")
 	m.sh("systemctl start clawjail-hostd")
 	m.eventually(commandLimit, whole)
 	m.eventually(commandLimit, "clawjail agent ls | grep -E '^counter +running'")
