@@ -50,13 +50,13 @@ type (
 		Stream string `query:"stream" enum:"stdout,stderr" default:"stdout"`
 		Offset int64  `query:"offset" doc:"where to begin; a negative one counts from the end"`
 		Limit  int    `query:"limit" minimum:"0" maximum:"4194304" doc:"how many bytes at most; 256 KiB when it is left out"`
-		Wait   string `query:"wait" maxLength:"20" doc:"how long to wait for something to be there, such as 30s; at most 1m"`
-		Times  bool   `query:"times" doc:"say in Clawjail-Log-Times when it was printed; the answer is shorter where that changes often"`
+		Wait   string `query:"wait" maxLength:"20" doc:"how long to wait for new output, such as 30s; at most 1m"`
+		Times  bool   `query:"times" doc:"send the times of printing in Clawjail-Log-Times; the answer is shorter where they change often"`
 	}
 
 	agentLog struct {
 		ContentType string `header:"Content-Type"`
-		Offset      int64  `header:"Clawjail-Log-Offset" doc:"of the first byte, since the agent was declared first"`
+		Offset      int64  `header:"Clawjail-Log-Offset" doc:"when the first byte was printed, since the agent was first declared"`
 		First       int64  `header:"Clawjail-Log-First" doc:"of the oldest byte that is kept"`
 		End         int64  `header:"Clawjail-Log-End" doc:"behind the newest byte"`
 		Times       string `header:"Clawjail-Log-Times" doc:"with times: OFFSET@TIME of each part, with commas between; times are nanoseconds of Unix time"`
@@ -82,7 +82,7 @@ func (a *API) agentLog(ctx context.Context, by identity.Principal, in *agentLogI
 	if in.Wait != "" {
 		var err error
 		if wait, err = time.ParseDuration(in.Wait); err != nil || wait < 0 || wait > maxLogWait {
-			return nil, problem.New(problem.BadLimit, "give a time such as 30s, at most 1m", "the wait %s is not possible", quote(in.Wait))
+			return nil, problem.New(problem.BadLimit, "give a time such as 30s, at most 1m", "the wait %s is not valid", quote(in.Wait))
 		}
 	}
 	ctx, release := untilTheEnd(ctx)
@@ -207,7 +207,7 @@ func (a *API) agentWebhook(w http.ResponseWriter, req *http.Request, by identity
 		return err
 	}
 	if out.Status < http.StatusOK || out.Status > 599 {
-		return problem.New(problem.UpstreamFailed, "look at what the agent prints: clawjail agent logs NAME", "the agent answered with the status %d, which is none", out.Status)
+		return problem.New(problem.UpstreamFailed, "look at what the agent prints: clawjail agent logs NAME", "the agent answered with %d, which is not an HTTP status", out.Status)
 	}
 	h := w.Header()
 	h.Set(AnsweredByHeader, "agent")

@@ -12,12 +12,12 @@ import (
 type SyncRequest struct {
 	Tenant    string   `json:"tenant,omitempty" doc:"whose agents they are; the caller's own, or default, when it is left out"`
 	Source    string   `json:"source,omitempty" doc:"the name of the file, for messages"`
-	Text      string   `json:"text" doc:"what is in the file"`
+	Text      string   `json:"text" doc:"the content of the file"`
 	Dir       string   `json:"dir,omitempty" doc:"the absolute folder that its relative paths start at"`
-	Driver    string   `json:"driver,omitempty" enum:"linux,docker" doc:"of agents that name neither template nor image, instead of the configured one"`
+	Driver    string   `json:"driver,omitempty" enum:"linux,docker" doc:"driver of agents that name neither template nor image, instead of the configured one"`
 	DryRun    bool     `json:"dry_run,omitzero" doc:"plan, and change nothing"`
-	Prune     bool     `json:"prune,omitzero" doc:"remove agents that were declared before and are not any more"`
-	Only      []string `json:"only,omitempty" nullable:"false" doc:"these agents of the file, and no others"`
+	Prune     bool     `json:"prune,omitzero" doc:"remove agents that were declared before and are missing now"`
+	Only      []string `json:"only,omitempty" nullable:"false" doc:"only these agents of the file"`
 	KeepState bool     `json:"keep_state,omitzero" doc:"keep the volumes of what is pruned"`
 }
 
@@ -25,7 +25,7 @@ type SyncRequest struct {
 type DeclareRequest struct {
 	Tenant  string `json:"tenant,omitempty" doc:"whose agent it is; the caller's own, or default, when it is left out"`
 	Dir     string `json:"dir,omitempty" doc:"the absolute folder that a relative workspace starts at"`
-	Replace bool   `json:"replace,omitzero" doc:"also when an agent of that name is declared otherwise; it is refused without"`
+	Replace bool   `json:"replace,omitzero" doc:"replace an agent of that name that is declared otherwise; without it that is refused"`
 	// Agent is checked as an entry of a file is.
 	Agent map[string]any `json:"agent,omitempty" doc:"an entry of clawbots.yml as JSON; its name is the one in the address"`
 }

@@ -77,7 +77,7 @@ type CrabRequest struct {
 type Crab struct {
 	ID        string    `json:"id"`
 	Name      string    `json:"name"`
-	Token     string    `json:"token,omitempty" doc:"of a new one; it is told once"`
+	Token     string    `json:"token,omitempty" doc:"the token of a new agent; shown only once"`
 	Active    bool      `json:"active"`
 	UIPort    *int      `json:"uiPort" doc:"always null"`
 	CreatedAt time.Time `json:"createdAt"`
@@ -97,7 +97,7 @@ type PearlRequest struct {
 	CrabID    string       `json:"crabId"`
 	Service   string       `json:"service"`
 	Plaintext secret.Value `json:"plaintext"`
-	Label     string       `json:"label,omitempty" doc:"is not kept"`
+	Label     string       `json:"label,omitempty" doc:"ignored"`
 }
 
 // Tide is a record of the gateway under its older name.
@@ -128,7 +128,7 @@ type Tides struct {
 type Pagination struct {
 	Page  int `json:"page"`
 	Limit int `json:"limit"`
-	Total int `json:"total" doc:"of the newest 1000 records; older ones are in /v1/audit"`
+	Total int `json:"total" doc:"number among the newest 1000 records; older ones are in /v1/audit"`
 	Pages int `json:"pages"`
 }
 

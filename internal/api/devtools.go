@@ -25,7 +25,7 @@ import (
 
 // SessionToken is a token that is good for one session. It prints without the token.
 type SessionToken struct {
-	Token     string        `json:"token" doc:"it is told once"`
+	Token     string        `json:"token" doc:"the token; shown only once"`
 	Scope     session.Scope `json:"scope" enum:"view,control,cdp"`
 	Session   string        `json:"session"`
 	ExpiresAt time.Time     `json:"expires_at"`

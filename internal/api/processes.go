@@ -24,7 +24,7 @@ type ProcessRequest struct {
 	Tenant   string            `json:"tenant,omitempty" doc:"whose agent it is; the caller's own, or default, when it is left out"`
 	Argv     []string          `json:"argv" nullable:"false" doc:"the program, as a path inside the jail or a plain name that is searched for there, and its arguments"`
 	Jail     *ProcessJail      `json:"jail,omitempty" doc:"a new jail of the template when it is left out"`
-	Template string            `json:"template,omitempty" pattern:"^[a-z0-9]{1,20}$" doc:"of a new jail; clawbot when it is left out"`
+	Template string            `json:"template,omitempty" pattern:"^[a-z0-9]{1,20}$" doc:"template of a new jail; clawbot when it is left out"`
 	Env      map[string]string `json:"env,omitempty"`
 	Dir      string            `json:"dir,omitempty" doc:"the working directory inside the jail; /state when it is left out"`
 	Limits   *ProcessLimits    `json:"limits,omitempty" doc:"limits of a new jail, instead of the configured ones"`
@@ -33,11 +33,11 @@ type ProcessRequest struct {
 
 // ProcessJail says in which jail a program runs.
 type ProcessJail struct {
-	Name     string         `json:"name,omitempty" doc:"the agent's own, which runs: its name"`
+	Name     string         `json:"name,omitempty" doc:"the name of the agent, for a program in the jail that it runs in"`
 	Path     string         `json:"path,omitempty" doc:"a folder of the host beneath jail_roots, which is the read-only root of a new jail"`
 	RootPath string         `json:"root_path,omitempty" doc:"the same as path, or left out: of a named jail it is known"`
 	User     string         `json:"user,omitempty" enum:"agent" doc:"programs run as 1000:1000"`
-	IP4      string         `json:"ip4,omitempty" enum:"new,disable" doc:"of a new jail: an address of its own behind the gateway, or no network; that of the host is refused"`
+	IP4      string         `json:"ip4,omitempty" enum:"new,disable" doc:"network of a new jail: an address of its own behind the gateway, or none; that of the host is refused"`
 	Mounts   []ProcessMount `json:"mounts,omitempty" nullable:"false" doc:"folders of the host beneath workspace_roots"`
 }
 
@@ -50,10 +50,10 @@ type ProcessMount struct {
 
 // ProcessLimits are limits of the jail of one program.
 type ProcessLimits struct {
-	Memory string  `json:"memory,omitempty" doc:"of all its processes and what they write, such as 768MiB"`
+	Memory string  `json:"memory,omitempty" doc:"memory of all its processes and what they write, such as 768MiB"`
 	CPU    float64 `json:"cpu,omitempty" doc:"in cores, such as 1.5"`
 	Tasks  int     `json:"tasks,omitempty" doc:"processes and threads"`
-	Tmp    string  `json:"tmp,omitempty" doc:"of /tmp, and of /state, such as 256MiB"`
+	Tmp    string  `json:"tmp,omitempty" doc:"size of /tmp, and of /state, such as 256MiB"`
 	Files  int     `json:"files,omitempty" doc:"open files of one process"`
 }
 

@@ -37,9 +37,9 @@ type RefreshSession struct {
 type FinishRequest struct {
 	Domains []string `json:"domains" nullable:"false" doc:"registrable domains whose cookies are kept, one account for each"`
 	// Origins may be left out, which is all of them; an empty list is none.
-	Origins       []string        `json:"origins,omitzero" nullable:"false" doc:"those of the domains of which is kept what their pages have stored; all when they are left out"`
+	Origins       []string        `json:"origins,omitzero" nullable:"false" doc:"origins of the domains whose storage is kept; all when they are left out"`
 	EgressDomains []string        `json:"egress_domains,omitempty" nullable:"false" doc:"other domains, or hosts, that the site needs; they are proposed for grants"`
-	SignedIn      *vault.SignedIn `json:"signed_in,omitempty" doc:"how to see later whether the site still knows the account that was logged in to; what seen proposes, or better"`
+	SignedIn      *vault.SignedIn `json:"signed_in,omitempty" doc:"how to check later whether the account is still signed in: the proposal of seen, or a better one"`
 }
 
 func (a *API) refreshRoutes() {

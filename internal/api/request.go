@@ -19,32 +19,32 @@ type OpenRequest struct {
 	Domains []string    `json:"domains,omitempty" doc:"registrable domains whose accounts the session has" flag:"domain" value:"domain" usage:"domain whose account the session has; may be repeated" complete:"accounts"`
 	Grant   grant.Token `json:"grant,omitzero" doc:"the token of the grant that permits it"`
 	Origin  string      `json:"origin,omitempty" doc:"the session that the grant was issued for; the caller must have opened it" flag:"origin" value:"session" usage:"session that the grant was issued for" complete:"sessions"`
-	Access  string      `json:"access,omitempty" enum:"tools,cdp" doc:"tools; or cdp, which is the tools, JavaScript of the caller's, and DevTools clients. tools is the default with accounts, cdp without" flag:"access" usage:"what the session may be steered with: tools, or cdp: DevTools clients too; tools is the default with accounts, cdp without"`
+	Access  string      `json:"access,omitempty" enum:"tools,cdp" doc:"tools; or cdp, which is the tools, JavaScript of the caller's, and DevTools clients. tools is the default with accounts, cdp without" flag:"access" usage:"access of the session: tools, or cdp: DevTools clients too; tools is the default with accounts, cdp without"`
 
 	Record   string `json:"record,omitempty" enum:"off,transient,audit" doc:"transient, the default, keeps the last 50 screenshots until the session ends; audit keeps every step for a week" flag:"record" usage:"transient (the default) keeps the last screenshots until it ends, audit every step for a week, off nothing"`
 	Browser  string `json:"browser,omitempty" enum:"shell,full" doc:"shell, the default, is small and fast; full is the whole Chromium" flag:"browser" value:"build" usage:"build of Chromium: shell (the default) or full"`
 	Template string `json:"template,omitempty" pattern:"^[a-z0-9]{1,20}$" flag:"template" value:"name" usage:"name of the template"`
 	Label    string `json:"label,omitempty" maxLength:"80" doc:"any text, to recognise the session by" flag:"label" value:"text" usage:"text to recognise the session by"`
 	TTL      string `json:"ttl,omitempty" doc:"how long the session may live, such as 30m" flag:"ttl"`
-	Idle     string `json:"idle,omitempty" doc:"how long nobody may use it, such as 10m" flag:"idle"`
+	Idle     string `json:"idle,omitempty" doc:"how long the session may stay unused, such as 10m" flag:"idle"`
 
 	Limits *LimitsRequest `json:"limits,omitempty" doc:"limits of its jail, instead of the configured ones"`
 }
 
 // LimitsRequest is the part of a body that replaces limits.
 type LimitsRequest struct {
-	Memory string   `json:"memory,omitempty" doc:"of all its processes and what they write, such as 768MiB" flag:"memory" value:"size" usage:"size of its memory, such as 512MiB"`
+	Memory string   `json:"memory,omitempty" doc:"memory of all its processes and what they write, such as 768MiB" flag:"memory" value:"size" usage:"size of its memory, such as 512MiB"`
 	CPU    *float64 `json:"cpu,omitempty" doc:"in cores, such as 1.5"`
 	Tasks  *int     `json:"tasks,omitempty" doc:"processes and threads"`
-	Disk   string   `json:"disk,omitempty" doc:"of each of its writable file systems, such as 256MiB" flag:"disk" value:"size" usage:"size of each of its writable file systems, such as 128MiB"`
-	SHM    string   `json:"shared_memory,omitempty" doc:"of its /dev/shm, such as 256MiB" flag:"shared-memory" value:"size" usage:"size of its /dev/shm, such as 256MiB"`
+	Disk   string   `json:"disk,omitempty" doc:"size of each of its writable file systems, such as 256MiB" flag:"disk" value:"size" usage:"size of each of its writable file systems, such as 128MiB"`
+	SHM    string   `json:"shared_memory,omitempty" doc:"size of its /dev/shm, such as 256MiB" flag:"shared-memory" value:"size" usage:"size of its /dev/shm, such as 256MiB"`
 	Files  *int     `json:"files,omitempty" doc:"open files of one process"`
 }
 
 // TokenRequest is the body that makes a token for one session.
 type TokenRequest struct {
-	Scope session.Scope `json:"scope" enum:"view,control,cdp" doc:"what its holder may: look, steer as well, attach DevTools clients as well"`
-	TTL   string        `json:"ttl,omitempty" doc:"how long it is good, such as 1h, which is the default; at most 24h"`
+	Scope session.Scope `json:"scope" enum:"view,control,cdp" doc:"rights of the holder: view to watch, control to steer as well, cdp to attach DevTools clients as well"`
+	TTL   string        `json:"ttl,omitempty" doc:"how long the token is valid, such as 1h, the default; at most 24h"`
 }
 
 // ImportRequest is the body that stores cookies of one registrable domain, in the place of those that are stored.
@@ -52,7 +52,7 @@ type ImportRequest struct {
 	Tenant  string `json:"tenant,omitempty" doc:"whose account it is; the caller's own, or default, when it is left out"`
 	Cookies Jar    `json:"cookies" doc:"all that the account needs, as Storage.getCookies of the DevTools Protocol returns them"`
 	// Origins may be left out.
-	Origins Origins `json:"origins,omitzero" doc:"what pages of the domain have stored, as the storage state of Playwright has it"`
+	Origins Origins `json:"origins,omitzero" doc:"storage of the domain's pages, in the format of Playwright's storage state"`
 	op.AccountRules
 }
 

@@ -28,7 +28,7 @@ const ConsoleSignIn = "/console/sign-in"
 
 // ConsoleLink signs its maker in to the console, once. It prints without the code.
 type ConsoleLink struct {
-	Code      string    `json:"code" doc:"it is told once"`
+	Code      string    `json:"code" doc:"the code of the link; shown only once"`
 	URL       string    `json:"url" doc:"where it is used, with the code in it"`
 	ExpiresAt time.Time `json:"expires_at"`
 }

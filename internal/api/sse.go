@@ -41,12 +41,12 @@ func (a *API) eventRoutes() {
 
 func followParam() *huma.Param {
 	return &huma.Param{Name: "follow", In: "query", Schema: &huma.Schema{Type: huma.TypeBoolean, Default: true},
-		Description: "go on with what happens; with false, the answer ends with what has happened"}
+		Description: "go on with new events; with false, the answer ends after those that there are"}
 }
 
 func afterParam() *huma.Param {
 	return &huma.Param{Name: "after", In: "query", Schema: &huma.Schema{Type: huma.TypeString},
-		Description: "the id of an event to go on after; newest for what happens from now on; the oldest when it is left out"}
+		Description: "the id of an event to go on after; newest for new events only; from the oldest when it is left out"}
 }
 
 func lastEventParam() *huma.Param {
@@ -160,7 +160,7 @@ func (s *eventStream) beat() (stop func()) {
 // execParam says which of the two an attachment is.
 func execParam() *huma.Param {
 	return &huma.Param{Name: "exec", In: "query", Schema: &huma.Schema{Type: huma.TypeBoolean},
-		Description: "run it in the agent's own jail, beside what is there, with what is typed and printed for the caller alone"}
+		Description: "run the program in the agent's own jail, beside what runs there; the caller alone has its input and output"}
 }
 
 // boolean reads a parameter that is true or false.
@@ -170,7 +170,7 @@ func boolean(text string) (bool, error) {
 	}
 	v, err := strconv.ParseBool(strings.ToLower(text))
 	if err != nil {
-		return false, problem.New(problem.BadRequest, "write true or false", "it cannot be %s", quote(text))
+		return false, problem.New(problem.BadRequest, "write true or false", "the parameter cannot be %s", quote(text))
 	}
 	return v, nil
 }

@@ -22,7 +22,7 @@ type Tasks interface {
 
 // TaskRequest is the body of a task: a goal, and what is said of the session that it is done in.
 type TaskRequest struct {
-	Goal    string       `json:"goal" doc:"what is to be reached or found out, in words"`
+	Goal    string       `json:"goal" doc:"the goal of the task, in words"`
 	Agent   string       `json:"agent,omitempty" doc:"the name of the agent as which it is done, with its models, budget, rules and accounts; an agent leaves it out"`
 	Model   string       `json:"model,omitempty" doc:"one that the agent may use; the only one, or the first that an operator named, when it is left out"`
 	Dialect task.Dialect `json:"dialect,omitempty" enum:"anthropic,openai-chat,openai-responses" doc:"how the model is asked; anthropic or openai-chat, as its provider has it, when it is left out"`
@@ -31,8 +31,8 @@ type TaskRequest struct {
 	Schema    json.RawMessage `json:"schema,omitempty" doc:"a JSON Schema of the answer; any text when it is left out"`
 	Pictures  bool            `json:"pictures,omitzero" doc:"show the model a picture of each page as well"`
 	MaxSteps  int             `json:"max_steps,omitzero" doc:"answers of the model, 1 to 200; 25 when it is left out"`
-	MaxTokens int64           `json:"max_tokens,omitzero" doc:"of the model, in and out; 200000 when it is left out"`
-	Timeout   string          `json:"timeout,omitempty" doc:"of all of it, such as 10m, at most 30m; 5m when it is left out"`
+	MaxTokens int64           `json:"max_tokens,omitzero" doc:"tokens of the model, in and out; 200000 when it is left out"`
+	Timeout   string          `json:"timeout,omitempty" doc:"time for the whole task, such as 10m, at most 30m; 5m when it is left out"`
 	OpenRequest
 }
 
