@@ -19,7 +19,7 @@ func newAccessCommand(p *program) *cobra.Command {
 		Use:   "access",
 		Short: "Answer what agents ask for",
 		Long: "An agent that was refused can ask for a host, a tool or a service. An approval becomes a rule, a tool or a service of that agent, " +
-			"once, for a time or for good.",
+			"for one use, for a time or without an end.",
 	})
 	cmd.AddCommand(described(p, op.ListAccess()), described(p, op.ShowAccess()), newAccessAnswer(p, true), newAccessAnswer(p, false), newAccessWatch(p))
 	return cmd
@@ -82,8 +82,8 @@ func newAccessWatch(p *program) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "watch",
-		Short: "Show what agents ask for, as they ask",
-		Long:  "Shows the requests that wait for an answer, and then new ones as agents ask, a line each, until it is interrupted.",
+		Short: "Follow what agents ask for",
+		Long:  "Shows the requests that wait for an answer, then each new one as it comes, one a line, until it is interrupted.",
 		Args:  arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := p.client()

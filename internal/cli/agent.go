@@ -17,9 +17,9 @@ import (
 func newAgentCommand(p *program) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use:   "agent",
-		Short: "Keep programs in jails, and give them keys",
+		Short: "Run agents in jails, and give them keys",
 		Long: "An agent is a program that uses clawjail with a token. Agents that are declared, in clawbots.yml or with `clawjail agent add`, " +
-			"run in jails that are kept; those made with `clawjail agent create` have a token, and run wherever somebody starts them. An agent " +
+			"run in jails that clawjail keeps running; those made with `clawjail agent create` have a token, and run wherever they are started. An agent " +
 			"may open sessions, and sees those that it has opened itself. During a rotation it has two tokens.",
 	})
 	cmd.AddCommand(newAgentSync(p), newAgentAdd(p), newAgentRemove(p), described(p, op.ListAgents()), described(p, op.ShowAgent()), newAgentLogs(p), described(p, op.RestartAgent()),

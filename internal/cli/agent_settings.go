@@ -66,8 +66,8 @@ func newAgentTools(p *program) *cobra.Command {
 		Use:   "tools [NAME]",
 		Short: "Show or change what an agent may do with execute",
 		Long: "Shows what an agent may do with POST /v1/execute: methods and URLs, in which * stands for one segment of a path and ** at the end for " +
-			"any number. A tool with --service carries the credential of that service, to that service; without, none. A list of an agent's own is all that it has; without one " +
-			"it has the tenant's, and without any it has nothing. Without NAME it is the list of all agents of the tenant that have no own.",
+			"any number. A tool with --service carries the credential of that service, to that service; a tool without it carries none. An agent with a list of its own has " +
+			"that alone; any other has the tenant's, or nothing. Without NAME it is the list of the tenant, for all agents that have none of their own.",
 		Example: "  clawjail agent tools writer --add 'GET,POST https://api.github.com/repos/**' --service github\n" +
 			"  clawjail agent tools writer --set tools.json\n  clawjail agent tools writer --clear",
 		Args:              arguments(0, 1),
@@ -191,9 +191,9 @@ func newAgentLimits(p *program) *cobra.Command {
 	var noMCP, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "limits [NAME]",
-		Short: "Show or change how much an agent may",
-		Long: "Shows how much an agent may: requests a minute by the way they come, tunnels at the same time, and what it may use of models a day (UTC). " +
-			"What an agent's own settings do not say, its tenant's do, then those of all; 0 leaves it to them. Without NAME they are the settings of " +
+		Short: "Show or change the limits of an agent",
+		Long: "Shows the limits of an agent: requests a minute by the way they come, tunnels at the same time, and its budget of models a day (UTC). " +
+			"What an agent's own settings leave out, or set to 0, is as in its tenant's, then as in those of all tenants. Without NAME they are the settings of " +
 			"all agents of the tenant. --mode report lets pass what the rules refuse, and only writes it down. --hold makes a request that no rule " +
 			"allows wait for an answer of `clawjail access`. --mcp offers the tools of MCP servers, beside those of servers that an agent declares.",
 		Example:           "  clawjail agent limits writer --execute 30 --tokens-per-day 500000\n  clawjail agent limits writer --hold 2m\n  clawjail agent limits writer --mcp files",

@@ -37,9 +37,9 @@ func newAgentSync(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sync [NAME…]",
 		Short: "Make the machine match clawbots.yml",
-		Long: "Reads a file that declares agents, shows what differs from what there is, and makes it so: new agents get a jail with a token " +
-			"in it, changed ones are changed, with a new jail where it must be. With names, only those agents are looked at. What was declared " +
-			"before and is not any more stays, unless --prune is given. It can be repeated at any time, also after one that was interrupted.\n\n" +
+		Long: "Reads a file that declares agents, shows how the machine differs, and makes it match: new agents get a jail with a token " +
+			"in it, changed ones are changed, with a new jail where needed. With names, only those agents are looked at. Agents that were declared " +
+			"before and are missing now stay, unless --prune is given. It can be repeated at any time, also after one that was interrupted.\n\n" +
 			"Root is helped on the machine itself: a template that is missing is built, and when the file names folders beside it that no " +
 			"configuration allows, root is asked whether agents may have them.",
 		Example: "  clawjail agent sync --dry-run\n  clawjail agent sync -f agents/clawbots.yml --prune --yes",
@@ -57,7 +57,7 @@ func newAgentSync(p *program) *cobra.Command {
 	fileFlag(cmd, &o.file)
 	f := cmd.Flags()
 	f.BoolVar(&o.request.DryRun, "dry-run", false, "show what would be done, and do nothing")
-	f.BoolVar(&o.request.Prune, "prune", false, "remove agents that were declared before and are not any more, with their state")
+	f.BoolVar(&o.request.Prune, "prune", false, "remove agents that were declared before and are missing now, with their state")
 	f.BoolVar(&o.request.KeepState, "keep-state", false, "with --prune: keep what is in /state, for an agent of the same name")
 	f.StringVar(&o.request.Driver, "driver", "", "linux or docker, for agents that name neither template nor image")
 	complete(cmd, "driver", "linux", "docker")
@@ -208,7 +208,7 @@ func agreed(cmd *cobra.Command, o syncOptions, plan agent.Plan) error {
 		return nil
 	}
 	if o.file == standardInput {
-		return problem.New(problem.BadUsage, "give --yes, or --keep-state", "agents are removed with their state, and nobody can be asked: standard input is the file")
+		return problem.New(problem.BadUsage, "give --yes, or --keep-state", "removing agents with their state needs a confirmation, and standard input is the file")
 	}
 	return confirm(cmd, "this removes "+strings.Join(names, ", ")+", with everything in /state; it cannot be undone")
 }

@@ -17,9 +17,9 @@ import (
 func newAuditCommand(p *program) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use:   "audit",
-		Short: "Read the record of what was done, and prove it",
-		Long: "Every action that matters is on record before it is done: who did what to whom. Most have two rows, an intent " +
-			"and an outcome. Values of credentials are in none.",
+		Short: "Read the audit log, and verify it",
+		Long: "Every sensitive action is logged before it runs: who did what to whom. Most have two rows, an intent " +
+			"and an outcome. No row holds the value of a credential.",
 	})
 	cmd.AddCommand(newAuditTail(p), described(p, op.ListAudit()), newAuditVerify(p), newAuditExport(p))
 	return cmd
@@ -111,7 +111,7 @@ func newAuditExport(p *program) *cobra.Command {
 		Use:   "export --jsonl",
 		Short: "Write the audit log to a file",
 		Long: "Writes all rows, with their hashes, as one line of JSON each. A file is there whole or not at all; - is " +
-			"standard output, which is the default. What was written can be proved with `clawjail audit verify --export " +
+			"standard output, which is the default. The file can be verified with `clawjail audit verify --export " +
 			"FILE`.",
 		Example: "  sudo clawjail audit export --jsonl -o audit.jsonl",
 		Args:    arguments(0, 0),

@@ -85,7 +85,7 @@ func newBackupCommand(p *program) *cobra.Command {
 	var b backingUp
 	cmd := &cobra.Command{
 		Use:   "backup FILE",
-		Short: "Keep the installation in one file",
+		Short: "Back up the installation into one file",
 		Long: "Writes the database, the keys of the control plane, the checkpoints of the audit log and what is declared of agents into one " +
 			"file, while clawjail runs. `-` is standard output. The file is a tar in gzip and secret: it has the admin key and the " +
 			"tokens of agents. The vault's key, without which nobody reads the accounts in it, is only in it with --with-key; --key " +
@@ -148,7 +148,7 @@ func (p *program) backup(cmd *cobra.Command, path string, b backingUp) (err erro
 	to := cmd.OutOrStdout()
 	if path == "-" {
 		if _, yes := terminal(to); yes {
-			return problem.New(problem.BadRequest, "name a file, or pipe it into another program", "a backup is nothing for a terminal")
+			return problem.New(problem.BadRequest, "name a file, or pipe it into another program", "a backup cannot be written to a terminal")
 		}
 	} else if to, err = add(path); err != nil {
 		return err
@@ -264,11 +264,11 @@ func newRestoreCommand(p *program) *cobra.Command {
 	var key string
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
-		Short: "Make the installation of a backup",
-		Long: "Puts an installation back as `clawjail backup` has kept it. Everything in the file is verified before anything is changed, and " +
+		Short: "Restore the installation from a backup",
+		Long: "Restores an installation from a file of `clawjail backup`. Everything in the file is verified before anything is changed, and " +
 			"a restore that is killed has changed all or nothing. Nothing of clawjail may run. Data that is there is only replaced " +
 			"with --replace, which moves it into a folder beside.\n\nTokens and keys that were " +
-			"revoked since the backup are good again, and so are permissions for accounts that were taken back. Grants that were not used " +
+			"revoked since the backup are valid again, and so are permissions for accounts that were taken back. Grants that were not used " +
 			"are void, unless --keep-grants says that none was used since.",
 		Example: "  sudo clawjail restore --key vault.key clawjail.tar.gz\n  sudo clawjail restore --replace --passphrase-file words clawjail.tar.gz.age",
 		Args:    arguments(1, 1),

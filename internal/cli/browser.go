@@ -20,7 +20,7 @@ import (
 func newBrowserCommand(p *program) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use:   "browser",
-		Short: "Use the browser of this desktop: a visibly different one, for agents beside your own",
+		Short: "Use the host browser: a separate browser on this desktop, for agents",
 		Long: "The host browser is a separate browser on your desktop, for agents: it has a profile of its own, " + host.ProfileName + ", in a colour that " +
 			"you see, and a folder of its own. Its pages are driven by these commands, and by programs at the control URL.\n\n" +
 			"Commands start its server where that is missing. Settings are below `browser` in the configuration.",
@@ -330,7 +330,7 @@ func newBrowserCDP(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cdp",
 		Short: "Print where DevTools clients, such as Playwright, connect to the browser",
-		Long: "Starts the browser, if it does not run, and prints the address for Playwright's connectOverCDP. It holds a ticket that is good while the server runs; who has it drives " +
+		Long: "Starts the browser, if it does not run, and prints the address for Playwright's connectOverCDP. It holds a ticket that is valid while the server runs; whoever has the ticket can drive " +
 			"the browser.",
 		Example: "  node script.js \"$(clawjail browser cdp)\"",
 		Args:    arguments(0, 0),

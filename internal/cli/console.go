@@ -24,14 +24,14 @@ func newConsoleCommand(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "console",
 		Short: "Print a link to the console, which signs you in once",
-		Long: "Prints a link to the web console. The person who opens it is signed in as the owner of your key, which is the admin's unless $" + keyVariable + " says otherwise. " +
-			"It is good once, for ten minutes.\n\nWith --open your browser is started with it. Other users of this machine can then read the link in the list of processes.",
+		Long: "Prints a link to the web console. The person who opens it is signed in as the owner of your key, which is the admin key unless $" + keyVariable + " says otherwise. " +
+			"It works once, within ten minutes.\n\nWith --open your browser is started with it. Other users of this machine can then read the link in the list of processes.",
 		Example: "  sudo clawjail console\n  " + keyVariable + "=cjop_… clawjail console --open",
 		Args:    arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if open && p.getenv("SUDO_UID") != "" {
 				return problem.New(problem.BadUsage, "leave --open out, and open the link yourself; or run it without sudo, with your key in $"+keyVariable,
-					"root's browser would be started, and not yours")
+					"--open would start the browser of root, not yours")
 			}
 			c, err := p.client()
 			if err != nil {

@@ -146,9 +146,9 @@ func newCookiesSet(p *program) *cobra.Command {
 	var signedIn signedInFlags
 	cmd := &cobra.Command{
 		Use:   "set DOMAIN [--scope ACCESS] [--max-sessions N] [--signed-in-page URL] [--signed-in-marker SELECTOR] [--login-check on|off]",
-		Short: "Say who may use a cookie set, and how to see that its login is gone",
-		Long: "Says who may use a cookie set, and how to see whether its site still knows the login. Its cookies stay as they are, and so " +
-			"does what no flag speaks of.",
+		Short: "Set who may use a cookie set, and how to check its login",
+		Long: "Sets who may use a cookie set, and how to check whether the account is still signed in. Its cookies, and settings without a flag, " +
+			"stay as they are.",
 		Example: "  clawjail cookies set example.com --scope cdp --max-sessions 2\n" +
 			"  clawjail cookies set example.com --signed-in-page https://example.com/inbox --signed-in-marker '.avatar'",
 		Args: arguments(1, 1),

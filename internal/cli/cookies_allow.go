@@ -15,8 +15,8 @@ func newCookiesDisallow(p *program) *cobra.Command {
 	var tenant, agent string
 	cmd := &cobra.Command{
 		Use:   "disallow DOMAIN --agent NAME",
-		Short: "Take back that an agent may use an account",
-		Long: "Takes back what `clawjail cookies allow` has given, and ends the sessions that were opened with it. Those that were opened with a " +
+		Short: "Take back an agent's permission to use an account",
+		Long: "Takes back a permission of `clawjail cookies allow`, and ends the sessions that were opened with it. Sessions that were opened with a " +
 			"grant go on.",
 		Example:           "  clawjail cookies disallow example.com --agent shopper",
 		Args:              arguments(1, 1),

@@ -64,7 +64,7 @@ func newServeCommand(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "serve",
 		Short: "Run the control plane alone, for service managers",
-		Long: "Runs the half of clawjail without privileges: the API, the sessions and the gateway. The host daemon, `clawjail hostd`, is the " +
+		Long: "Runs the unprivileged half of clawjail: the API, the sessions and the gateway. The host daemon, `clawjail hostd`, is the " +
 			"other half. When the control plane ends, so do all sessions.",
 		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {

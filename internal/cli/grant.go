@@ -16,8 +16,8 @@ func newGrantCommand(p *program) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use:   "grant",
 		Short: "Permit one session to use accounts",
-		Long: "A grant permits one session to use the accounts of named domains, once, for some time. Its token goes to " +
-			"whoever opens that session.",
+		Long: "A grant permits one session to use the accounts of named domains, once, within a limited time. Its token is for " +
+			"the client that opens that session.",
 	})
 	cmd.AddCommand(described(p, op.IssueGrant()), described(p, op.ListGrants()), newGrantRevoke(p), described(p, op.ListGrantKeys()),
 		described(p, op.RotateGrantKeys()))

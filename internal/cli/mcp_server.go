@@ -17,7 +17,7 @@ func newMCPServerCommand(p *program) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use:   "mcp-server",
 		Short: "Run MCP servers of others in jails, and offer their tools to agents",
-		Long: "An MCP server is a program with tools. It is started in a jail of its own when an agent calls one of them, for that agent alone, and ended when it has not " +
+		Long: "An MCP server is a program with tools. It is started in a jail of its own when an agent calls one of them, for that agent alone, and ended when it was idle " +
 			"for a while. Agents that name it (mcp: in clawbots.yml) find its tools at /mcp, as NAME__TOOL. Servers are declared in the " +
 			"configuration (mcp_servers), or added here.",
 	})
@@ -39,8 +39,8 @@ func newMCPServerAdd(p *program) *cobra.Command {
 			"API_KEY=github puts it into a file, and API_KEY_FILE in the server's environment has its path; --secret env:API_KEY=github puts " +
 			"the secret itself into its environment, for programs that read no files.\n\nWith --npm, as root on the host, the program is one of a package of npm, and " +
 			"words behind -- are its arguments. A template with that version of the package, all that it needs, and the newest Node that it wants is built, or used " +
-			"again. npm of the host installs it, from the registry that npm is configured for; nothing is fetched when the server runs. Scripts that packages want to run " +
-			"when they are installed are a reason to refuse, unless --install-scripts says skip or run: as the jail's user, in the new template, without a network.",
+			"again. npm of the host installs it, from the registry that npm is configured for; nothing is fetched when the server runs. A package with install scripts is " +
+			"refused, unless --install-scripts says skip or run: as the jail's user, in the new template, without a network.",
 		Example: "  clawjail mcp-server add files --mount /srv/docs:/mnt/docs:ro -- /usr/bin/mcp-server-filesystem /mnt/docs\n" +
 			"  clawjail mcp-server add github --network gateway --allow api.github.com --secret TOKEN=github -- /usr/bin/github-mcp\n" +
 			"  sudo clawjail mcp-server add everything --npm @modelcontextprotocol/server-everything",

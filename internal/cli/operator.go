@@ -14,10 +14,10 @@ import (
 func newOperatorCommand(p *program) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use:   "operator",
-		Short: "Give people, and programs of theirs, keys",
+		Short: "Give keys to people and their programs",
 		Long: "An operator has a key and a role: viewers look, operators work with sessions, accounts and agents, admins " +
 			"decide who may. Without a tenant an operator is of all tenants, which only admins can be. The key of the " +
-			"installation, admin.key, is no operator's: " +
+			"installation, admin.key, belongs to no operator: " +
 			"it can do everything, and these commands use it unless $" + keyVariable + " says otherwise.",
 	})
 	cmd.AddCommand(described(p, op.ListOperators()), described(p, op.CreateOperator()), described(p, op.RotateOperator()), described(p, op.RevokeOperator()))
