@@ -15,7 +15,7 @@ func newProviderCommand(p *program) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use:   "provider",
 		Short: "Let agents use models, with keys that they never see",
-		Long: "A provider is where requests for models go. Agents send them to the gateway, in the language of OpenAI, Anthropic or Ollama; the " +
+		Long: "A provider is a server that requests for models go to. Agents send them to the gateway, in the language of OpenAI, Anthropic or Ollama; the " +
 			"gateway finds the provider by language and model, puts the key in, and counts tokens. The key is a secret of the vault: " +
 			"clawjail secret set NAME.",
 	})

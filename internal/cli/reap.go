@@ -16,8 +16,8 @@ func newReapCommand(p *program) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "reap",
-		Short: "Remove what is on this machine and should not be",
-		Long: "Compares this machine with what should be on it, and removes the rest: jails whose owner is gone, and remains of those that were " +
+		Short: "Remove leftovers of jails from this machine",
+		Long: "Removes jails whose owner is gone, and remains of jails that were " +
 			"killed. The host daemon does the same by itself, now and then. It touches only what this installation has made.",
 		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {

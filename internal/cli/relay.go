@@ -17,12 +17,12 @@ func newRelayCommand(p *program) *cobra.Command {
 	var listen, to, key string
 	cmd := &cobra.Command{
 		Use:    "relay",
-		Short:  "Bring connections of containers to the gateway, from a container between their network and this host",
+		Short:  "Relay connections of containers to the gateway, from a container between their network and this host",
 		Args:   arguments(0, 0),
 		Hidden: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, _, err := net.SplitHostPort(to); err != nil {
-				return problem.New(problem.BadUsage, "--to HOST:PORT", "--to does not say where the gateway is")
+				return problem.New(problem.BadUsage, "give --to HOST:PORT", "--to does not say where the gateway is")
 			}
 			secret, err := relay.ReadKey(key)
 			if err != nil {

@@ -57,7 +57,7 @@ func New(version string, beside ...controlplane.Beside) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "clawjail",
 		Short: "A jail keeper for AI agents",
-		Long: "clawjail gives AI agents disposable browsers in jails whose only way out is a policy gateway.\n\n" +
+		Long: "clawjail gives AI agents disposable computers and browsers, in jails whose only way out is a gateway that enforces policy.\n\n" +
 			"Start it with `sudo clawjail up`, then open a browser with `sudo clawjail session open`.",
 		SilenceErrors: true,
 		SilenceUsage:  true,

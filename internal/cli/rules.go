@@ -101,7 +101,7 @@ func newRulesExplain(p *program) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "explain URL",
-		Short: "Say what would become of a request, and which rule decides",
+		Short: "Explain how a request would be decided, and by which rule",
 		Long: "Decides a request without making it, and names the rule that decided. It ends with 0 when the request is allowed and with 1 " +
 			"when it is not. Without --agent it is the request of a clean browser session; --session is one that is open, also with accounts. An agent " +
 			"asks about itself. An allowed name is looked up and its address checked, as the gateway does; for agents names are not looked up.",
@@ -130,7 +130,7 @@ func newRulesExplain(p *program) *cobra.Command {
 				return err
 			}
 			if n := len(out.Explanations); n != 1 {
-				return problem.New(problem.ControlPlaneUnreachable, notOurAnswer, "one question got %d answers", n)
+				return problem.New(problem.ControlPlaneUnreachable, notOurAnswer, "the control plane gave %d answers to one question", n)
 			}
 			return showExplanation(cmd, out.Explanations[0], asJSON)
 		},

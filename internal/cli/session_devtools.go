@@ -16,9 +16,9 @@ func newSessionCDP(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cdp ID",
 		Short: "Print the address for Playwright and Puppeteer, with a new token",
-		Long: "Print the address at which DevTools clients connect to a session, with a new token in it. Whoever has it can drive the browser " +
-			"until the token ends, and never read its accounts. With another scope there is no address for clients, and the token alone is " +
-			"printed: it is sent as Authorization: Bearer TOKEN, and does what the scope says with this session and nothing else.",
+		Long: "Print the address at which DevTools clients connect to a session, with a new token in it. Whoever has the address can drive the browser until " +
+			"the token ends. With accounts, scripts read what pages show and store, and cookies without HttpOnly; the jar and the headers are closed. " +
+			"With another scope the token alone is printed: it is sent as Authorization: Bearer TOKEN, and does what the scope says with this session and nothing else.",
 		Example: "  node -e 'chromium.connectOverCDP(process.argv[1])' \"$(clawjail session cdp $id)\"\n" +
 			"  clawjail session cdp $id --scope view --ttl 10m",
 		Args:              arguments(1, 1),
@@ -54,7 +54,7 @@ func newSessionRecording(p *program) *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:               "recording ID -o FILE",
-		Short:             "Save what was recorded of a session, as a page to leaf through",
+		Short:             "Save what was recorded of a session, as a web page",
 		Long:              "Save what was recorded of a session, as one page of HTML that needs nothing else. Without -o it goes to standard output.",
 		Example:           "  clawjail session recording $id -o session.html",
 		Args:              arguments(1, 1),

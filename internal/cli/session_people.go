@@ -38,7 +38,7 @@ func newSessionWatch(p *program) *cobra.Command {
 		Use:   "watch ID",
 		Short: "Print a link to the console's page of a session",
 		Long: "Prints a link to the page of the console that shows a session live, and on which it can be taken over. The link signs you in, " +
-			"as `clawjail console` does: it is good once, for ten minutes.",
+			"as `clawjail console` does: it works once, within ten minutes.",
 		Example:           "  sudo clawjail session watch s_abcdefgh23456789",
 		Args:              arguments(1, 1),
 		ValidArgsFunction: p.completeSessions,

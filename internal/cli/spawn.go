@@ -46,7 +46,7 @@ func newSpawnCommand(p *program) *cobra.Command {
 		Short: "Run a program in a jail, with its stdin, stdout and stderr here",
 		Long: "Runs a program in a jail for an agent: in a new one of a template, in one whose root is a folder of the host, or in the agent's " +
 			"own. Bytes pass through untouched. The command's status is the program's, or 128 and the number of the signal that ended it. Ctrl-C ends " +
-			"the program, with everything that it started. Words behind -- are the program's.\n\n" +
+			"the program, with everything that it started. Words after -- are the program and its arguments.\n\n" +
 			"With --detach the program runs on by itself, what it prints is kept, and its id is printed. Nothing is ever run outside a jail.",
 		Example: "  clawjail spawn --agent writer -- python3 -c 'print(1)'\n" +
 			"  tar c . | clawjail spawn --agent writer --template clawbot -- tar t\n" +
@@ -192,13 +192,13 @@ func (s *spawning) whose(ctx context.Context, c *client.Client) (string, error) 
 	agents := all.Agents
 	switch len(agents) {
 	case 0:
-		return "", problem.New(problem.NotFound, "make one: clawjail agent create NAME", "there is no agent that it could be a program of")
+		return "", problem.New(problem.NotFound, "make one: clawjail agent create NAME", "there is no agent to run the program for")
 	case 1:
 		s.request.Tenant = agents[0].Tenant
 		return agents[0].Name, nil
 	}
 	return "", problem.New(problem.BadUsage, "clawjail spawn --agent "+agents[0].Name+" -- …; the others: clawjail agent ls",
-		"there are %d agents: say with --agent which it is a program of", len(agents))
+		"there are %d agents: name one with --agent", len(agents))
 }
 
 // start starts a program that runs on.

@@ -33,7 +33,7 @@ func newStatusCommand(p *program) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Say how everything is doing, on one screen",
+		Short: "Show the state of everything on one screen",
 		Long: "Says what runs, how much of it there is, and what waits for a person, worst first. It changes nothing and ends within two seconds. Where the " +
 			"control plane does not answer it says what of clawjail runs on this machine.\n\n" +
 			"It ends with 0 while clawjail works, also when something waits for you, such as a request for access, and with 1 when something has failed " +

@@ -37,7 +37,7 @@ func newSupportBundleCommand(p *program) *cobra.Command {
 	var s supporting
 	cmd := &cobra.Command{
 		Use:   "support-bundle [FILE]",
-		Short: "Put what helps to find a fault into one file, without secrets",
+		Short: "Collect diagnostics in one file, without secrets",
 		Long: "Writes a tar in gzip with versions, what `status` and `doctor` say, the configuration, logs of the daemons, what clawjail has on this machine, " +
 			"numbers, and how many rows of each kind the audit log has. Keys, tokens, passwords, cookies and secrets are not in it, nor what agents and " +
 			"pages said. Names of hosts, people, tenants and agents are replaced, the same one by the same word everywhere. manifest.json says what is in each file. " +

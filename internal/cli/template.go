@@ -225,7 +225,7 @@ func newTemplateVerify(p *program) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "verify [NAME]",
-		Short: "Prove that a template is as it was built, and free of credentials",
+		Short: "Verify that a template is as it was built, and free of credentials",
 		Args:  arguments(0, 1),
 
 		ValidArgsFunction: p.completeTemplates,

@@ -16,7 +16,7 @@ func newTemplateImport(p *program) *cobra.Command {
 		Short: "Make a template of a file that another machine has written",
 		Long: "For a machine that reaches no mirror of Debian: `clawjail template image NAME --output FILE` writes the file on a machine with a " +
 			"processor of the same kind, and this command makes the same template of it. Everything in it is checked against the checksums of the file. " +
-			"Take files from people you would let run programs as root. Without NAME the template is called as it was there.",
+			"Take files from people you would let run programs as root. Without NAME the template keeps the name that it has in the file.",
 		Example: "  sudo clawjail template image browser --output browser.tar    # on a machine with a network\n" +
 			"  sudo clawjail template import browser.tar                    # on this one",
 		Args: arguments(1, 2),

@@ -19,7 +19,7 @@ func newUpCommand(p *program) *cobra.Command {
 		Use:   "up",
 		Short: "Run clawjail on this machine: the host daemon and the control plane together",
 		Long: `Makes the user of the control plane if there is none, builds the template that browsers run in if there is none, starts both
-halves, starts again what dies, and ends everything, every jail included, with Ctrl-C or SIGTERM, or when a half
+halves, starts again what dies, and ends everything, every jail included, at Ctrl-C or SIGTERM, or when a half
 dies again and again. It must be run as root.
 
 Building the template is done once, takes about two minutes, and fetches packages: Debian's on Linux, those of the system on

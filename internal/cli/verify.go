@@ -34,14 +34,14 @@ func newAuditVerify(p *program) *cobra.Command {
 	var v verifying
 	cmd := &cobra.Command{
 		Use:   "verify",
-		Short: "Prove that nobody has changed the audit log",
+		Short: "Verify that the audit log was not changed",
 		Long: "Goes through the whole log: every row must be what its hash says, follow the one before it, and be the one that " +
 			"the signed checkpoints speak of. It ends with 1 and names the first bad row when something is not as it was " +
-			"written. Rows behind the last checkpoint hold together, and somebody who calculated the hashes could have " +
+			"written. Rows after the last checkpoint are only checked against each other, so that somebody who recalculates the hashes could have " +
 			"changed them; it says how many they are.\n\nThe control plane does this with its own database. Whoever does not " +
-			"trust it verifies a file of `clawjail audit export` with --export: then nothing is asked, and the checkpoints " +
+			"trust it verifies a file of `clawjail audit export` with --export: then the control plane is not asked, and the checkpoints " +
 			"and public keys are files. A log that has grown since it was exported has checkpoints of rows that the file " +
-			"does not have; --as-of says when the export was begun, and leaves those of later out.",
+			"does not have; --as-of says when the export was begun, and leaves later ones out.",
 		Example: "  clawjail audit verify\n" +
 			"  sudo clawjail audit verify --export audit.jsonl --as-of 2026-01-02T15:04:05Z\n" +
 			"  clawjail audit verify --export audit.jsonl --checkpoints copy/checkpoints --key old.pub --key audit.key.pub",
