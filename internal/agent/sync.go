@@ -119,7 +119,7 @@ func (s *Service) Declare(ctx context.Context, by identity.Principal, tenant str
 		return Plan{}, err
 	}
 	if d := w.declared[a.Name]; d != nil && !replace && (d.damaged || !bytes.Equal(clawbots.Canonical(d.Agent), clawbots.Canonical(all[0]))) {
-		return Plan{}, problem.New(problem.Conflict, "look at it: clawjail agent show "+a.Name+"; to declare it anew, which ends what it does, say so: --replace, or replace in a request",
+		return Plan{}, problem.New(problem.Conflict, "look at it: clawjail agent show "+a.Name+"; to replace it, which ends what it runs: --replace, or replace in a request",
 			"there is an agent %s already, and it is declared otherwise", a.Name)
 	}
 	// An agent that shares the folder of the new one from now on sees more than before, and takes part.

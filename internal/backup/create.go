@@ -366,7 +366,7 @@ func planted(err error) error {
 	if !errors.Is(err, beneath.ErrPlanted) {
 		return err
 	}
-	return problem.Wrap(err, problem.Conflict, "look who has put it there: in a folder that is not root's it has to be a file of the folder's owner, without another name",
+	return problem.Wrap(err, problem.Conflict, "see who put it there: outside root's folders it must be a file of the folder's owner, with one name",
 		"the vault's key file is a link, or belongs to somebody else")
 }
 

@@ -234,7 +234,7 @@ func replaceable(c config.Config, present []string, word bool) error {
 		return nil // put there for the restore
 	case err == nil && !found:
 		return problem.New(problem.Conflict, "if it is clawjail's, move it away; else name another data_dir",
-			"%s has %s, but no %s: it may be somebody else's", c.DataDir, strings.Join(present, ", "), hostd.InstallationFile)
+			"%s has %s, but no %s: it may belong to another program", c.DataDir, strings.Join(present, ", "), hostd.InstallationFile)
 	case !word:
 		return problem.New(problem.Conflict, "say --replace: it is moved into a folder beside, and nothing is removed",
 			"there is an installation in %s already", c.DataDir)

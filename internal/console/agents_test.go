@@ -266,7 +266,7 @@ func TestSettingsOfAnAgentAreChanged(t *testing.T) {
 		})
 	}
 	shows(t, w.post("acme operator", path, "own_tools", "yes", "tools", "something"), http.StatusUnprocessableEntity, `id="f-tools-wrong"`)
-	shows(t, w.post("acme operator", path, "version", "99"), http.StatusUnprocessableEntity, "somebody else changed it meanwhile")
+	shows(t, w.post("acme operator", path, "version", "99"), http.StatusUnprocessableEntity, "somebody else changed the entry meanwhile")
 	p = w.post("acme operator", path, "mode", "report", "proxy", "600", "tokens", "2000000", "cost", "5.5", "hold", "30s", "own_tools", "yes",
 		"tools", "get,post https://api.example.com/v1/** github", "own_services", "yes", "services", "github, gitlab")
 	shows(t, w.follow("acme operator", p), http.StatusOK, "apply at once", "of 2000000", "GET,POST https://api.example.com/v1/** github", "github, gitlab")

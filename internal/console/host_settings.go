@@ -264,7 +264,7 @@ func (s *HostSettings) act(q *request) {
 	key := s.key
 	s.mu.Unlock()
 	if key == "" || subtle.ConstantTimeCompare([]byte(f.Values.Get("key")), []byte(key)) != 1 {
-		s.ask(q, problem.New(problem.Unauthorized, "type the newest code that the command has printed", "this page was opened anew meanwhile, or never"))
+		s.ask(q, problem.New(problem.Unauthorized, "type the newest code that the command has printed", "this page is out of date, or was not opened by the command"))
 		return
 	}
 	switch q.r.URL.Path {

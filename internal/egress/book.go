@@ -286,7 +286,7 @@ func (b *Book) create(ctx context.Context, e store.Entry, now time.Time) error {
 func failure(err error) error {
 	switch {
 	case errors.Is(err, store.ErrExists):
-		return problem.Wrap(err, problem.Conflict, "look at what there is now, and try again", "it exists already, or somebody else changed it meanwhile")
+		return problem.Wrap(err, problem.Conflict, "look at what there is now, and try again", "the entry exists already, or somebody else changed it meanwhile")
 	case errors.Is(err, store.ErrNotFound):
 		return problem.Wrap(err, problem.NotFound, "look at what there is now", "the tenant, the agent or the entry does not exist")
 	}

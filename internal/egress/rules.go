@@ -219,7 +219,7 @@ func (b *Book) useTool(ctx context.Context, settings, tool string) error {
 			return err
 		}
 		if err = b.o.Store.UpdateEntry(ctx, e); errors.Is(err, store.ErrExists) {
-			continue // somebody else changed it meanwhile; the tool may be there still
+			continue // somebody else changed the entry meanwhile; the tool may be there still
 		}
 		if err == nil {
 			b.noteUsed(i.scope(), target, settings)

@@ -276,7 +276,7 @@ func (b *Book) put(ctx context.Context, kind, name string, m *Meta, prefix strin
 	now := b.now()
 	switch {
 	case old.ID == "" && wanted != 0, old.ID != "" && wanted != 0 && wanted != old.Version:
-		return store.Entry{}, problem.New(problem.Conflict, "look at what there is now, and try again", "somebody else changed it meanwhile")
+		return store.Entry{}, problem.New(problem.Conflict, "look at what there is now, and try again", "somebody else changed the entry meanwhile")
 	case old.ID == "" && most > 0 && count >= most:
 		return store.Entry{}, problem.New(problem.BadLimit, "remove some that are not needed", "there are %d entries already, the most there may be", count)
 	}

@@ -67,7 +67,7 @@ func readKeys(path string) (keys []key, info fs.FileInfo, err error) {
 func errOpen(path, mode string) error {
 	return problem.New(problem.BadConfig,
 		"remove it: a new one is made on the next start, and grants that have not been used are void then, also those that somebody else has made with it",
-		"the file of the grant keys %s is %s; it must be a file of mode 0600, because who reads it can sign grants", path, mode)
+		"the file of the grant keys %s is %s; it must be a file of mode 0600, because whoever reads it can sign grants", path, mode)
 }
 
 // parseKeys reads what is in a file, or says what is wrong with it, without quoting from it.

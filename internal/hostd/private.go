@@ -16,7 +16,7 @@ func privateDir(path string, info os.FileInfo, forbidden os.FileMode) error {
 		return problem.New(problem.BadConfig, "remove it", "%s is not a folder", path)
 	case !ok || owner != uint32(os.Geteuid()):
 		return problem.New(problem.BadConfig, fmt.Sprintf("chown it to user %d, or remove it", os.Geteuid()),
-			"the folder %s belongs to somebody else", path)
+			"the folder %s belongs to another user", path)
 	case info.Mode().Perm()&forbidden != 0:
 		return problem.New(problem.BadConfig, fmt.Sprintf("chmod %04o %s", info.Mode().Perm()&^forbidden, path),
 			"the folder %s is open to others (mode %04o)", path, info.Mode().Perm())

@@ -65,7 +65,7 @@ func (s *Service) Thumbnail(ctx context.Context, by identity.Principal, id strin
 }
 
 func noThumbnail(r *session) error {
-	return problem.New(problem.NotFound, "there is one while it is ready, and in nobody's hand", "there is no picture of session %s now", r.id)
+	return problem.New(problem.NotFound, "there is one while it is ready, and not taken over", "there is no picture of session %s now", r.id)
 }
 
 // makeThumbnail makes one. A picture of the page after a take-over is thrown away.

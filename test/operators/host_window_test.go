@@ -430,7 +430,7 @@ func TestAttachOnlyUsesWhatAPersonStarted(t *testing.T) {
 	d.must("open", site.URL+"/attached")
 	d.titled("attached")
 	// Nor does anything that an agent can ask for end it.
-	if out, err := d.browser("stop"); err == nil || !strings.Contains(out, "whoever has started it ends it") {
+	if out, err := d.browser("stop"); err == nil || !strings.Contains(out, "the person who started the browser ends it") {
 		t.Errorf("clawjail browser stop: %v: %s", err, out)
 	}
 	for range 3 { // one more than there are

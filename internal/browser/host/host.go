@@ -214,7 +214,7 @@ func (k *Keeper) watch(r *running) {
 func (k *Keeper) Stop(ctx context.Context) (bool, error) {
 	if k.settings.AttachOnly && k.current() != nil {
 		return false, problem.New(problem.BadRequest, "close its window, or end `clawjail browser serve`",
-			"browser.attach_only is set: the browser is only used, and whoever has started it ends it")
+			"browser.attach_only is set: the person who started the browser ends it")
 	}
 	return k.stop(ctx)
 }

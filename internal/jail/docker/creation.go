@@ -174,7 +174,7 @@ func (d *Driver) verify(ctx context.Context, _ *jail.Entry, m *making) error {
 }
 
 func unconfined(diff []string) error {
-	return problem.New(problem.JailUnconfined, "`clawjail doctor` shows what this host can enforce; an engine that leaves out what it is told is not used",
+	return problem.New(problem.JailUnconfined, "`clawjail doctor` shows what this host can enforce; an engine that ignores options is not used",
 		"the container is not confined as declared: %s", strings.Join(diff, "; "))
 }
 

@@ -51,7 +51,7 @@ func (f *Firewall) Ensure(ctx context.Context) error {
 	if taken, err := f.o.Commands.Run(ctx, "sysctl", "-n", "net.link.bridge.member_ifaddrs"); err != nil || strings.TrimSpace(taken) != "0" {
 		return problem.Wrap(errors.Join(errors.ErrUnsupported, err), problem.Unsupported,
 			"with FreeBSD 15 or later: sysctl net.link.bridge.member_ifaddrs=0, and the same line in /etc/sysctl.conf",
-			"bridges of this host take frames for their members past the rules of the firewall")
+			"bridges of this host pass frames to their members without the rules of the firewall")
 	}
 	return f.rules(ctx)
 }

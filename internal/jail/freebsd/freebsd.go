@@ -180,7 +180,7 @@ func Uninstall(ctx context.Context, o Options) error {
 	}
 	for _, j := range all {
 		if jail.Name(j.name).Belongs(o.Installation) {
-			return problem.New(problem.Conflict, "end them first: `clawjail reap` removes those that nobody uses", "jail %s is there", j.name)
+			return problem.New(problem.Conflict, "end them first: `clawjail reap` removes unused ones", "jail %s is there", j.name)
 		}
 	}
 	data, err := zfs.New(o.Commands, o.Dataset)
@@ -192,7 +192,7 @@ func Uninstall(ctx context.Context, o Options) error {
 		return err
 	}
 	if len(clones) > 0 {
-		return problem.New(problem.Conflict, "end them first: `clawjail reap` removes those that nobody uses", "there are %d clones", len(clones))
+		return problem.New(problem.Conflict, "end them first: `clawjail reap` removes unused ones", "there are %d clones", len(clones))
 	}
 	return newNetwork(o).removeBridge(ctx)
 }

@@ -138,7 +138,7 @@ func (s *Storage) Clone(ctx context.Context, name jail.Name, spec jail.Spec) (ro
 func (s *Storage) template(spec jail.Spec) (string, error) {
 	if spec.Root != "" {
 		return "", problem.New(problem.Unsupported, "make a template of it: clawjail template build NAME --from "+spec.Root,
-			"jails on FreeBSD are clones of templates, and %s is none", spec.Root)
+			"jails on FreeBSD are clones of templates, and %s is not a template", spec.Root)
 	}
 	if spec.Image != "" {
 		return "", problem.New(problem.BadRequest, "name a template", "this driver makes no containers")

@@ -235,7 +235,7 @@ func (f *Firewall) Uninstall(ctx context.Context) error {
 			return err
 		}
 		if members > 0 {
-			return problem.New(problem.Conflict, "end them first: `clawjail reap` removes those that nobody uses",
+			return problem.New(problem.Conflict, "end them first: `clawjail reap` removes unused ones",
 				"%d jails are in the firewall's table %s", members, f.filter.table.Name)
 		}
 		f.known = 0

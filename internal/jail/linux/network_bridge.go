@@ -149,7 +149,7 @@ func UninstallNetwork(ctx context.Context, id jail.Installation, runDir string) 
 		return err
 	}
 	if len(ports) > 0 {
-		return problem.New(problem.Conflict, "end them first: `clawjail reap` removes those that nobody uses",
+		return problem.New(problem.Conflict, "end them first: `clawjail reap` removes unused ones",
 			"%d jails are on the bridge %s", len(ports), name)
 	}
 	if err := host.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
