@@ -150,7 +150,7 @@ func (c *connections) expire(token string, at time.Time) {
 	defer c.mu.Unlock()
 	for _, open := range c.open {
 		p := &open.principal
-		if p.TokenID == token && !p.outlivesRotation && (p.ExpiresAt.IsZero() || at.Before(p.ExpiresAt)) {
+		if p.TokenID == token && !p.OutlivesRotation && (p.ExpiresAt.IsZero() || at.Before(p.ExpiresAt)) {
 			p.ExpiresAt = at
 			c.wake()
 		}
@@ -216,7 +216,7 @@ func (c *connections) compare(ctx context.Context) {
 		case err != nil:
 		case reason != "":
 			// What outlives a rotation has an end of its own, when the token has one.
-			c.cut(func(p Principal) bool { return p.TokenID == token && !(p.outlivesRotation && reason == reasonExpired) })
+			c.cut(func(p Principal) bool { return p.TokenID == token && !(p.OutlivesRotation && reason == reasonExpired) })
 		default:
 			c.expire(token, expires)
 		}

@@ -303,7 +303,7 @@ func TestWhatFailsSaysSoAndLeavesNothing(t *testing.T) {
 		t.Errorf("an agent without a token was left: %+v, %v", list, err)
 	}
 	fake.createToken, fake.expireToken = false, true
-	_, _, err = w.RotateToken(t.Context(), admin, "acme", "bot", time.Hour, 0)
+	_, _, err = w.RotateToken(t.Context(), admin, "acme", "bot", time.Hour, time.Minute)
 	failed("token.rotate", err)
 	list, err := w.Tokens(t.Context(), admin, "acme", "bot")
 	good := 0

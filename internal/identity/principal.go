@@ -59,8 +59,8 @@ type Principal struct {
 	Session string
 	// SessionToken is the id of that token.
 	SessionToken string
-
-	outlivesRotation bool // see Lasting
+	// OutlivesRotation is of [Principal.Lasting].
+	OutlivesRotation bool
 }
 
 // AgentID is the id of the agent that a principal is; empty when it is none.
@@ -83,7 +83,7 @@ func (p Principal) Within(session string, scope Scope, expires time.Time) Princi
 // Lasting is the principal as the one for whom something is held that outlives the rotation of an agent's token: it ends when the
 // token is revoked, and when the token ends by what is known of it now, and not by the overlap of a later rotation.
 func (p Principal) Lasting() Principal {
-	p.outlivesRotation = p.Kind == KindAgent
+	p.OutlivesRotation = p.Kind == KindAgent
 	return p
 }
 
