@@ -51,7 +51,13 @@ func newAccessAnswer(p *program, approve bool) *cobra.Command {
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), r)
 			}
-			return p.show(cmd, op.ShowAccess().View(r))
+			if err := p.show(cmd, op.ShowAccess().View(r)); err != nil || r.Kind != egress.AccessTool || r.State != egress.AccessApproved {
+				return err
+			}
+			agent := cmp.Or(r.AgentName, r.Agent)
+			_, err = fmt.Fprintf(cmd.ErrOrStderr(), "clawjail: warning: %s has a list of tools of its own now, also when this one is over: changes of the tenant's list do not reach it; "+
+				"clawjail agent tools %s --inherit removes it\n", printable(agent), printable(agent))
+			return err
 		},
 	}
 	f := cmd.Flags()

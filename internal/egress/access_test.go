@@ -191,6 +191,12 @@ func TestApprovalOfAToolJoinsTheList(t *testing.T) {
 	if may("u.example").Allowed || !may("wide.example").Allowed {
 		t.Error("the tool does not expire, or all do")
 	}
+	// The list stays the agent's own, as whoever approves is told.
+	_, err = w.PutSettings(w.ctx, w.operator, Settings{Meta: Meta{Tenant: "acme"}, Tools: []Tool{}})
+	w.must(err)
+	if !may("wide.example").Allowed || w.View(agent(w.twin)).Tool("s").Decide(get("wide.example", "/x")).Allowed {
+		t.Error("the agent lost its own list, or others kept the tenant's")
+	}
 }
 
 // A URL that somebody approves is not a place to which every credential of the tenant may be sent.
