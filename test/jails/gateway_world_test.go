@@ -39,6 +39,7 @@ import (
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/door"
 	"github.com/clawjail/clawjail/internal/gateway/ledger"
 	"github.com/clawjail/clawjail/internal/gateway/llm"
 	"github.com/clawjail/clawjail/internal/gateway/service"
@@ -183,9 +184,10 @@ func (x *exit) open(ca *x509.CertPool) {
 		Roots:    ca, Local: mux, Logger: log, Limits: gateway.DefaultLimits(),
 	})
 	must(err)
-	routes, err := service.New(service.Options{Gateway: x.gateway, Views: views, Secrets: secrets, Log: log, Now: time.Now})
+	common := door.Options{Gateway: x.gateway, Views: views, Secrets: secrets, Log: log, Now: time.Now}
+	routes, err := service.New(common)
 	must(err)
-	models, err := llm.New(llm.Options{Gateway: x.gateway, Views: views, Book: book, Secrets: secrets, Log: log, Now: time.Now})
+	models, err := llm.New(llm.Options{Options: common, Book: book})
 	must(err)
 	mux.Handle(service.Prefix, routes)
 	mux.Handle("/v1/", models)
