@@ -79,27 +79,11 @@ func (p *plane) removeOld(ctx context.Context) {
 		p.Log.Info("old sign-ins removed", "sign_ins", n)
 	}
 	p.sessions.TidyRecordings()
-	p.trimAudit(ctx, "")
-	nodes, err := p.store.AuditNodes(ctx)
+	gone, err := p.audit.Trim(ctx, audit.Retention{OlderThan: p.Now().Add(-p.Config.Audit.Keep), Actor: system, Why: "audit.keep"})
 	if err != nil {
-		p.Log.Warn("list the nodes of the audit log", "error", err)
-	}
-	for _, node := range nodes {
-		// One that runs removes its own rows; one that has written nothing for so long does not run any more.
-		last, err := p.store.LastAudit(ctx, node)
-		if err == nil && last.Time.Before(p.Now().Add(-p.Config.Audit.Keep)) {
-			p.trimAudit(ctx, node)
-		}
-	}
-}
-
-// trimAudit removes old audit rows of a node; empty is this one.
-func (p *plane) trimAudit(ctx context.Context, node string) {
-	gone, err := p.audit.Trim(ctx, audit.Retention{Node: node, OlderThan: p.Now().Add(-p.Config.Audit.Keep), Actor: system, Why: "audit.keep"})
-	if err != nil {
-		p.Log.Warn("remove old audit rows", "node", gone.Node, "error", err)
+		p.Log.Warn("remove old audit rows", "error", err)
 	} else if gone.Rows > 0 {
-		p.Log.Info("old audit rows removed", "node", gone.Node, "rows", gone.Rows, "from", gone.From, "to", gone.To)
+		p.Log.Info("old audit rows removed", "rows", gone.Rows, "from", gone.From, "to", gone.To)
 	}
 }
 

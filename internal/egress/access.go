@@ -377,7 +377,7 @@ func (b *Book) lately(of scope, kind AccessKind, target string) *AccessRequest {
 	// A host that was refused is refused at each of the two ports that it stands for; a held request names one of them.
 	for _, port := range []string{":80", ":443"} {
 		if host, found := strings.CutSuffix(target, port); found && kind == AccessHost {
-			if whole := b.lately(of, kind, host); whole != nil && whole.State == AccessRefused {
+			if whole := b.lately(of, kind, host); whole != nil && whole.State == AccessRefused && (last == nil || whole.AnsweredAt.After(last.AnsweredAt)) {
 				return whole
 			}
 		}

@@ -301,6 +301,22 @@ func TestApprovalOfAServiceThatAListLeavesOut(t *testing.T) {
 	if has(w.bot) {
 		t.Error("it does not expire")
 	}
+	inside := service("github")
+	inside.Tenant, inside.Address = "beta", netip.MustParseAddr("10.0.0.7")
+	_, err = w.PutService(w.ctx, w.admin, inside)
+	w.must(err)
+	_, err = w.PutSettings(w.ctx, w.admin, Settings{Meta: Meta{Tenant: "beta", Agent: w.spy.ID}, Services: []string{}})
+	w.must(err)
+	asked := w.ask(w.spy, AccessService, "github")
+	other := w.operator
+	other.Tenant = "beta"
+	_, err = w.Answer(w.ctx, other, asked.ID, AccessAnswer{Approve: true})
+	w.wantCode("a service of the tenant that leads inside, by an operator", err, problem.Forbidden)
+	_, err = w.Answer(w.ctx, w.admin, asked.ID, AccessAnswer{Approve: true})
+	w.must(err)
+	if !has(w.spy) {
+		t.Error("an admin cannot give it")
+	}
 }
 
 func TestTheSameQuestionIsTheSameRequest(t *testing.T) {

@@ -208,7 +208,7 @@ func (b *Book) giveService(ctx context.Context, by identity.Principal, meta Meta
 		return "", nil, problem.New(problem.NotFound, "make it first: clawjail service add "+name, "no agent of the tenant has a service %q", name)
 	case (from.Agent == "" || from.Agent == meta.Agent) && state.leaves(scope{meta.Tenant, meta.Agent}, state.items[from.ID], now):
 		return from.ID, func(context.Context) error { return nil }, nil
-	case from.Agent != "" && from.reachesInside():
+	case from.reachesInside():
 		if err := b.may(ctx, by, identity.EgressInside, scope{}); err != nil {
 			return "", nil, err
 		}

@@ -171,6 +171,13 @@ func (i *Issuer) Allow(ctx context.Context, r PermissionRequest) (made Permissio
 			return Permission{}, "", err
 		}
 	}
+	ended := func(e store.Entry) bool { return !e.ExpiresAt.IsZero() && !made.CreatedAt.Before(e.ExpiresAt) }
+	if at < 0 || ended(all[at]) {
+		if n := len(slices.DeleteFunc(slices.Clone(all), ended)); n >= maxPermissions {
+			return Permission{}, "", problem.New(problem.BadLimit, "find unused ones, and take them back: clawjail cookies allowed",
+				"there are %d permissions already, the most a tenant may have", n)
+		}
+	}
 	if old.ID != "" && old.account == made.account {
 		made, err = i.changePermission(ctx, old.ID, func(p *Permission) error {
 			now := made
@@ -184,11 +191,6 @@ func (i *Issuer) Allow(ctx context.Context, r PermissionRequest) (made Permissio
 		if err := i.o.Store.DeleteEntry(ctx, over); err != nil && !errors.Is(err, store.ErrNotFound) {
 			return Permission{}, "", fmt.Errorf("replace a permission: %w", err)
 		}
-	} else if all = slices.DeleteFunc(all, func(e store.Entry) bool {
-		return !e.ExpiresAt.IsZero() && !made.CreatedAt.Before(e.ExpiresAt)
-	}); len(all) >= maxPermissions {
-		return Permission{}, "", problem.New(problem.BadLimit, "find unused ones, and take them back: clawjail cookies allowed",
-			"there are %d permissions already, the most a tenant may have", len(all))
 	}
 	e, err := i.write(made, made.CreatedAt)
 	if err == nil {

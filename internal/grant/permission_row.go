@@ -64,7 +64,8 @@ func (k *Keyring) sign(s standing) ([]byte, error) {
 }
 
 // SignAnew signs the permissions of a database that was put back with the keys fresh: those that the keys old have signed and that are as
-// they were signed. The approval of one use is void, as it may have been used since. It says how many are good, and how many are not, which
+// they were signed. The approval of one use, and what is left of a
+// number of uses, is void, as it may have been used since. It says how many are good, and how many are not, which
 // it leaves. Nil for fresh only counts; without old none is good.
 func SignAnew(ctx context.Context, entries store.Entries, old, fresh *Keyring) (good, void int, err error) {
 	all, err := entries.ListEntries(ctx, KindPermission)
@@ -84,6 +85,9 @@ func SignAnew(ctx context.Context, entries store.Entries, old, fresh *Keyring) (
 			continue
 		case err == nil && fresh != nil:
 			s.ApprovedUntil = time.Time{}
+			if s.Left != nil {
+				s.Left = new(int)
+			}
 			if e.Body, err = fresh.sign(s); err == nil {
 				err = entries.UpdateEntry(ctx, e)
 			}

@@ -530,13 +530,13 @@ func TestPermissionsThatAreSignedAnewAreThoseThatWereSigned(t *testing.T) {
 	if w.Issuer, err = New(w.options()); err != nil {
 		t.Fatal(err)
 	}
-	if all, err := w.Permissions(ctx, ""); err != nil || len(all) != 2 || all[1].ID != plain.ID || all[1].Used != 1 || *all[0].Left != 1 {
+	if all, err := w.Permissions(ctx, ""); err != nil || len(all) != 2 || all[1].ID != plain.ID || all[1].Used != 1 || *all[0].Left != 0 || !all[0].ApprovedUntil.IsZero() {
 		t.Errorf("%+v, %v", all, err)
 	}
 	w.opens(org)
 	org.Agent = "a2"
 	w.notAllowed("one that was forged", org, "without a grant")
-	w.notAllowed("one that was approved", asking(), "approved by a person")
+	w.notAllowed("one that was approved, for a number of uses", asking(), "was used as often")
 	w.refusal(token, want(), problem.GrantInvalid)
 }
 

@@ -61,20 +61,13 @@ func (s *Service) Authenticate(ctx context.Context, presented string, remote net
 	return p, nil
 }
 
-// Redeem is Authenticate for what a face looks up elsewhere, as the token of a session: look is not asked while its place waits, and
-// what it says is unauthorized counts as a wrong key.
+// Redeem is Authenticate for what a face looks up elsewhere, as the token of a session: look is not asked while its place waits.
+// What it refuses is no wrong key: tokens end with their sessions, and a client that comes back with one guesses nothing.
 func (s *Service) Redeem(ctx context.Context, remote netip.Addr, look func() (Principal, error)) (Principal, error) {
 	if err := s.Braked(ctx, remote); err != nil {
 		return Principal{}, err
 	}
-	p, err := look()
-	if wrong, ok := problem.As(err); ok && wrong.Code == problem.Unauthorized {
-		s.Wrong(ctx, remote)
-		err = s.unauthenticated(ctx, wrong, reasonUnknown, "", remote)
-	} else if err == nil {
-		s.brake.right(remote, proxyOf(ctx))
-	}
-	return p, err
+	return look()
 }
 
 // Braked says whether a place has presented too much that was wrong, and must wait (rate_limited; [RetryAfter] says how
