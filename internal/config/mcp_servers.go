@@ -306,7 +306,7 @@ func (s MCPServer) validateSecrets(v *validation, at string) {
 			v.flaw(at+"secrets", "use letters, digits and underscores, not starting with a digit", "%q is not the name of a variable", texts.Clip(one.Name, 80))
 			continue
 		}
-		if one.Env && slices.Contains([]string{"BASHPID", "EPOCHREALTIME", "EPOCHSECONDS", "EUID", "FUNCNAME", "GROUPS", "LINENO", "OPTIND", "PPID", "RANDOM", "SECONDS", "SRANDOM", "UID"}, one.Name) {
+		if one.Env && slices.Contains([]string{"BASHOPTS", "BASHPID", "BASH_VERSINFO", "EPOCHREALTIME", "EPOCHSECONDS", "EUID", "FUNCNAME", "GROUPS", "LINENO", "OPTIND", "PIPESTATUS", "PPID", "RANDOM", "SECONDS", "SHELLOPTS", "SRANDOM", "UID"}, one.Name) {
 			v.flaw(field, "give it another name, or deliver it as a file: leave `as: env` out", "shells keep this variable for themselves")
 		}
 		if !wordOf(one.Secret, 64, "._-") {

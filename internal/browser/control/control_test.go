@@ -343,26 +343,6 @@ func TestAFileIsSavedAndNeverShown(t *testing.T) {
 	}
 }
 
-// small is a server that has no room for a large answer at once.
-type small struct{ http.ResponseWriter }
-
-func (w small) Write(p []byte) (int, error) {
-	if len(p) > 1<<20 {
-		return 0, errors.New("no room")
-	}
-	return w.ResponseWriter.Write(p)
-}
-
-func TestAFileIsWrittenInPieces(t *testing.T) {
-	for _, size := range []int{0, 1, filePiece, filePiece + 1, 3 << 20} {
-		a := httptest.NewRecorder()
-		err := Write(small{a}, httptest.NewRequest("GET", "/", nil), browser.FileContent{Name: "a", Data: make([]byte, size)}, nil)
-		if err != nil || a.Body.Len() != size || a.Header().Get("Content-Length") != fmt.Sprint(size) {
-			t.Errorf("of %d bytes %d came, %v", size, a.Body.Len(), err)
-		}
-	}
-}
-
 // answering is an operation with a result of a known type, whatever the contract's are.
 type answering[T any] struct{ browser.Files }
 

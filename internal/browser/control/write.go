@@ -41,7 +41,7 @@ func Write(w http.ResponseWriter, req *http.Request, result any, media func(id s
 			if r.Media != "" {
 				w.Header().Set("Content-Location", media(r.Media))
 			}
-			writeBytes(w, r.ContentType, r.Data, len(r.Data))
+			writeBytes(w, r.ContentType, r.Data)
 			return nil
 		}
 		return writeJSON(w, Picture{Picture: r, MediaURL: media(r.Media)})
@@ -53,13 +53,7 @@ func Write(w http.ResponseWriter, req *http.Request, result any, media func(id s
 			disposition = "attachment"
 		}
 		w.Header().Set("Content-Disposition", disposition)
-		writeBytes(w, r.ContentType, nil, len(r.Data))
-		// In pieces: a server may refuse to have an answer of this size under way at once.
-		for piece := range slices.Chunk(r.Data, filePiece) {
-			if _, err := w.Write(piece); err != nil {
-				break // a client that has gone cannot be told
-			}
-		}
+		writeBytes(w, r.ContentType, r.Data)
 		return nil
 	}
 	return writeJSON(w, result)
@@ -80,17 +74,13 @@ func wantsPicture(req *http.Request) bool {
 	return false
 }
 
-// filePiece is how much of a file is written at once.
-const filePiece = 64 << 10
-
-// writeBytes writes what a page may have made, or the first part of it; size is that of the whole. No browser that gets it runs
-// it, or looks for what else it could be.
-func writeBytes(w http.ResponseWriter, kind string, data []byte, size int) {
+// writeBytes writes what a page may have made. No browser that gets it runs it, or looks for what else it could be.
+func writeBytes(w http.ResponseWriter, kind string, data []byte) {
 	h := w.Header()
 	h.Set("Content-Type", safeType(kind))
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
-	h.Set("Content-Length", strconv.Itoa(size))
+	h.Set("Content-Length", strconv.Itoa(len(data)))
 	w.WriteHeader(http.StatusOK)
 	_, _ = w.Write(data) // a client that has gone cannot be told
 }
