@@ -45,8 +45,8 @@ type Ending[D any] struct {
 // Make makes a jail that was entered, step by step, or tears it down again. Once it is delivered, the context counts no more.
 func Make[D any, M interface{ making() *Making }](ctx context.Context, d D, e *Entry, m M, steps []Beginning[D, M],
 	do func(func() error) error, tearDown func(context.Context, *Entry) error) (_ *Jail, err error) {
-	g, of := e.of, m.making()
-	of.Jail.Name, of.Jail.Lease = e.rec.Name, e.rec.Lease
+	g, of, r := e.of, m.making(), e.Record()
+	of.Jail.Name, of.Jail.Lease = r.Name, r.Lease
 	defer func() {
 		if err == nil {
 			e.Leave()

@@ -202,8 +202,10 @@ func (s *Service) explain(r *session, i *instance) {
 	e := *r.ended
 	s.mu.Unlock()
 	lost := e.Cause == lostCause(r.plan)
-	e.Stderr = i.tail.lines()
 	if e.Cause != CauseBrowserExited && !lost {
+		if r.plan.mode != ModeRefresh { // in which a person has logged in
+			e.Stderr = i.tail.lines()
+		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.background), usageLimit)
 		defer cancel()
 		if status, err := s.Driver.Inspect(ctx, i.name()); err == nil { // it may not be told any more

@@ -142,8 +142,8 @@ func segments(at *url.URL) []string {
 
 var (
 	signInWords = strings.Fields(`login log-in logon log-on signin sign-in signon sign-on sso auth authenticate authentication authorize
-		oauth oauth2 saml saml2 openid openid-connect idp adfs cas wp-login identifier servicelogin user-login userlogin account-login members-
-		login loginpage login-form dologin anmelden anmeldung einloggen connexion se-connecter connecter iniciar-sesion ingresar acceder accedi
+		oauth oauth2 saml saml2 openid openid-connect idp adfs cas wp-login identifier servicelogin user-login userlogin account-login
+		members-login loginpage login-form dologin anmelden anmeldung einloggen connexion se-connecter connecter iniciar-sesion ingresar acceder accedi
 		accesso entrar inloggen aanmelden zaloguj logowanie logga-in logg-inn log-ind giris prihlaseni kirjaudu`)
 	secondFactorWords = strings.Fields(`2fa mfa otp totp two-factor twofactor two-step second-factor challenge checkpoint verify
 		verification`)
