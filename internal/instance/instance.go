@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
@@ -60,7 +61,7 @@ type Instance struct {
 	mu  sync.Mutex
 	cmd *exec.Cmd     // of `clawjail up`, nil when it does not run
 	end chan struct{} // closed when cmd has ended
-	log tail
+	log texts.Tail
 }
 
 // New makes the folders and the configuration of an instance. Remove takes them away.
@@ -331,26 +332,4 @@ func (i *Instance) Remove(ctx context.Context) error {
 		return err
 	}
 	return errors.Join(os.RemoveAll(i.Config.RunDir), os.RemoveAll(filepath.Dir(i.ConfigFile)))
-}
-
-// tail keeps the last 64 KiB of what is written to it.
-type tail struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, p...)
-	if over := len(t.text) - 64<<10; over > 0 {
-		t.text = append(t.text[:0], t.text[over:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.text)
 }

@@ -204,7 +204,7 @@ func (s *Service) explain(r *session, i *instance) {
 	lost := e.Cause == lostCause(r.plan)
 	if e.Cause != CauseBrowserExited && !lost {
 		if r.plan.mode != ModeRefresh { // in which a person has logged in
-			e.Stderr = i.tail.lines()
+			e.Stderr = i.lines()
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.background), usageLimit)
 		defer cancel()
@@ -232,7 +232,7 @@ func (s *Service) explain(r *session, i *instance) {
 			e.Message += ": " + x.Words()
 		}
 	}
-	e.Stderr = i.tail.lines()
+	e.Stderr = i.lines()
 	s.mu.Lock()
 	r.ended = &e
 	s.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -27,7 +28,7 @@ const (
 type instance struct {
 	jail    *jail.Jail
 	browser Browser // nil until it has answered
-	tail    tail
+	tail    texts.Tail
 	drained chan struct{} // closed when stderr is read to its end
 	// suspected has a token when the browser has printed that a process of its own is gone which it cannot do without.
 	suspected chan struct{}
@@ -58,10 +59,9 @@ func (s *Service) create(ctx context.Context, b blueprint) (*instance, error) {
 		return nil, err
 	}
 	i := &instance{jail: j, drained: make(chan struct{}), suspected: make(chan struct{}, 1), born: s.Now(), shape: b.shape, key: b.key}
-	i.tail.heard = i.heard
 	s.tasks.Go(func() {
 		defer close(i.drained)
-		i.tail.drain(j.Stdio.Err)
+		i.drain(j.Stdio.Err)
 	})
 	return i, nil
 }
@@ -103,12 +103,12 @@ func (s *Service) deadOnArrival(ctx context.Context, i *instance, err error) err
 		code, hint = problem.LimitMemory, "open it with a larger limits.memory"
 	}
 	return problem.Wrap(err, code, hint, "the browser ended before it answered: %s%s", exit.Words(), lastWords(i)).
-		With("stderr", i.tail.lines())
+		With("stderr", i.lines())
 }
 
 // lastWords is the last line that a browser printed, as a part of a sentence.
 func lastWords(i *instance) string {
-	lines := i.tail.lines()
+	lines := i.lines()
 	if len(lines) == 0 {
 		return ""
 	}

@@ -107,7 +107,7 @@ func (s *Service) makeDatabase(ctx context.Context, template string) (_ []jail.F
 	i := &instance{jail: j, drained: make(chan struct{})}
 	s.tasks.Go(func() {
 		defer close(i.drained)
-		i.tail.drain(j.Stdio.Err)
+		i.drain(j.Stdio.Err)
 	})
 	defer func() { err = errors.Join(err, s.destroy(ctx, i)) }()
 	// A jail that is ended closes its pipes; one that hangs is ended by closing ours.

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/time/rate"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -28,7 +31,7 @@ type run struct {
 	process *process
 	wire    *wire
 	session *sdk.ClientSession
-	stderr  *tail
+	stderr  texts.Tail
 	drained chan struct{}
 	leave   func() // the places of the servers that run; of one that an instance has
 	// used says that somebody has called it, and ending that it is being ended. The service's lock guards both.
@@ -69,18 +72,19 @@ func (s *Service) start(ctx context.Context, server config.MCPServer, tenant str
 	if err != nil {
 		return nil, causeOf(ctx, err)
 	}
-	r := &run{server: server, process: p, stderr: new(tail), drained: make(chan struct{}), ended: make(chan struct{}), settled: make(chan struct{}),
+	r := &run{server: server, process: p, drained: make(chan struct{}), ended: make(chan struct{}), settled: make(chan struct{}),
 		changed: make(chan struct{}, 1), unwanted: make(chan struct{}), gone: make(chan struct{}),
 		pace: s.pace, progress: map[string]func(progressNote){}}
 	r.took.Jail = s.o.Now().Sub(began)
 	go func() {
 		defer close(r.drained)
-		r.stderr.drain(p.stdio.Err)
+		// A fault of this pipe is one of the server, and the other pipe tells it.
+		_, _ = io.Copy(&r.stderr, p.stdio.Err)
 	}()
 	r.wire = newWire(p.stdio.In, p.stdio.Out, s.pace, s.o.Now, int(server.Answer), held{s.messages, quota.Holder{Tenant: tenant}})
 	r.wire.changed = r.askAgain
 	r.wire.progress, r.wire.patience = r.onProgress, r.patience
-	r.wire.stray = func(line []byte) { _, _ = fmt.Fprintf(r.stderr, "stdout: %s\n", line[:min(len(line), 1000)]) }
+	r.wire.stray = func(line []byte) { _, _ = fmt.Fprintf(&r.stderr, "stdout: %s\n", line[:min(len(line), 1000)]) }
 	began = s.o.Now()
 	client := sdk.NewClient(&sdk.Implementation{Name: "clawjail", Version: s.o.Version}, &sdk.ClientOptions{
 		Capabilities: &sdk.ClientCapabilities{}, Logger: slog.New(slog.DiscardHandler)})
@@ -163,9 +167,21 @@ func (r *run) hint() string {
 }
 
 // told adds what the server printed last, for those who may see it: see [forCaller].
-func (r *run) told(p *problem.Error) error { return p.With(detailStderr, r.stderr.text(4<<10)) }
+func (r *run) told(p *problem.Error) error { return p.With(detailStderr, r.printed(4<<10)) }
 
 const detailStderr = "stderr"
+
+// printed is what the server printed last, without what would move a terminal's cursor: whole lines, at most so many bytes.
+func (r *run) printed(most int) string {
+	text := visible(r.stderr.String(), texts.TailBytes)
+	if len(text) > most {
+		text = text[len(text)-most:]
+		if _, after, found := strings.Cut(text, "\n"); found {
+			text = after
+		}
+	}
+	return strings.ToValidUTF8(text, "")
+}
 
 // alive says whether the server is still connected.
 func (r *run) alive() bool {

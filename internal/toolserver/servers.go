@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -433,7 +434,7 @@ func (s *Service) try(ctx context.Context, server config.MCPServer, tenant strin
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.pace.destroy)
 		defer cancel()
 		err = errors.Join(err, r.end(ending))
-		report.Stderr = r.stderr.text(maxTail)
+		report.Stderr = r.printed(texts.TailBytes)
 	}()
 	report.Timing = r.took
 	if hello := r.session.InitializeResult(); hello != nil {

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -194,24 +193,6 @@ func TestThereIsNoPortAndTheSandboxIsOn(t *testing.T) {
 		if line = strings.Join(flags(goos, "/p", true), " "); !strings.Contains(line, "--headless=new") || !strings.Contains(line, "--window-size=1280,800") {
 			t.Errorf("%s without a window: %s", goos, line)
 		}
-	}
-}
-
-func TestLastWordsAreBounded(t *testing.T) {
-	var w tail
-	for range 100 {
-		if n, err := w.Write(bytes.Repeat([]byte("x"), 10_000)); n != 10_000 || err != nil {
-			t.Fatal(n, err)
-		}
-	}
-	if _, err := w.Write(bytes.Repeat([]byte("y"), 1<<20)); err != nil {
-		t.Fatal(err)
-	}
-	if len(w.buf) > 2*keptWords {
-		t.Errorf("%d bytes are kept", len(w.buf))
-	}
-	if got := w.lines(); len(got) != 1 || len(got[0]) > shownColumns+len("…") {
-		t.Errorf("%d lines", len(got))
 	}
 }
 

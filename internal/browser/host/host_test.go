@@ -307,7 +307,7 @@ func TestTheReasonOfAFailedStartIsTold(t *testing.T) {
 	err := k.Start(t.Context(), nil)
 	wantCode(t, err, problem.BrowserFailed)
 	p, _ := problem.As(err)
-	if !strings.Contains(p.Message, "exit status 7") || !strings.Contains(p.Message, "line 12\nlast  [31mwords") ||
+	if !strings.Contains(p.Message, "exit status 7") || !strings.Contains(p.Message, "line 12\nlast \uFFFD[31mwords") ||
 		strings.Contains(p.Message, "line 1\n") || p.Details["exitCode"] != 7 {
 		t.Errorf("got %q with %v", p.Message, p.Details)
 	}

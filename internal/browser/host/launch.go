@@ -173,7 +173,7 @@ func (k *Keeper) connect(ctx context.Context, program Program, m mode) (*running
 
 // failure says why a browser did not start, in its own words: what it wrote last and how it ended.
 func failure(err error, program Program, p *process, late bool) error {
-	words := p.words.lines()
+	words := p.words.Lines(shownLines, shownColumns)
 	text := strings.Join(words, "\n")
 	hint := "see: clawjail browser doctor"
 	switch {

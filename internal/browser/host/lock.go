@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/base/keyfile"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -152,7 +153,7 @@ func (k *Keeper) clearLock() (removed bool, err error) {
 			"the profile is in use: the browser with the process id %s has it open", lock[strings.LastIndexByte(lock, '-')+1:])
 	}
 	return false, problem.New(problem.BrowserFailed, "if no browser uses it, remove it: rm "+path,
-		"the profile has the lock of a browser that may run elsewhere (%s), and this is %s", clean(lock), k.machine.Host)
+		"the profile has the lock of a browser that may run elsewhere (%s), and this is %s", texts.Fit(texts.Printable(lock, ' '), shownColumns), k.machine.Host)
 }
 
 func (k *Keeper) ownerPath() string { return filepath.Join(k.dir, "owner.json") }

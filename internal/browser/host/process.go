@@ -1,13 +1,11 @@
 package host
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -18,8 +16,6 @@ const (
 	// askLimit is how long a browser may take to close when asked, and termLimit when it gets SIGTERM.
 	askLimit  = 5 * time.Second
 	termLimit = 3 * time.Second
-	// keptWords is how much is kept of what the browser writes, in bytes.
-	keptWords = 64 << 10
 	// shownLines and shownColumns bound what an error shows of it.
 	shownLines, shownColumns = 8, 300
 )
@@ -27,7 +23,7 @@ const (
 // process is a browser's process, in a group of its own with its children.
 type process struct {
 	cmd    *exec.Cmd
-	words  *tail
+	words  texts.Tail
 	exited chan struct{}
 	// replies and commands are our ends of the pipe.
 	replies, commands *os.File
@@ -43,10 +39,10 @@ func startProcess(line, env []string, dir string) (*process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the browser's pipe: %w", errors.Join(err, theirIn.Close(), ourOut.Close()))
 	}
-	p := &process{words: new(tail), exited: make(chan struct{}), replies: ourIn, commands: ourOut}
+	p := &process{exited: make(chan struct{}), replies: ourIn, commands: ourOut}
 	p.cmd = exec.Command(line[0], line[1:]...)
 	p.cmd.Env, p.cmd.Dir = env, dir
-	p.cmd.Stdout, p.cmd.Stderr = p.words, p.words
+	p.cmd.Stdout, p.cmd.Stderr = &p.words, &p.words
 	p.cmd.ExtraFiles = []*os.File{theirIn, theirOut}
 	// A group of its own: Ctrl-C in the terminal of serve is for serve, which closes the browser properly.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -95,46 +91,8 @@ func (p *process) epitaph() string {
 	if state := p.cmd.ProcessState; state != nil {
 		how = state.String()
 	}
-	if words := p.words.lines(); len(words) > 0 {
+	if words := p.words.Lines(shownLines, shownColumns); len(words) > 0 {
 		how += "; its last words: " + strings.Join(words, " | ")
 	}
 	return how
-}
-
-// tail keeps the end of what is written.
-type tail struct {
-	mu  sync.Mutex
-	buf []byte
-}
-
-// Write implements io.Writer. It never fails.
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n := len(p)
-	p = p[max(0, len(p)-keptWords):]
-	t.buf = append(t.buf, p...)
-	if len(t.buf) > 2*keptWords {
-		t.buf = bytes.Clone(t.buf[len(t.buf)-keptWords:])
-	}
-	return n, nil
-}
-
-// lines are the last lines, cut and cleaned.
-func (t *tail) lines() []string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var out []string
-	all := strings.Split(string(t.buf), "\n")
-	for n := len(all) - 1; n >= 0 && len(out) < shownLines; n-- {
-		if line := clean(all[n]); line != "" {
-			out = append([]string{line}, out...)
-		}
-	}
-	return out
-}
-
-// clean makes text fit for one line of a terminal.
-func clean(text string) string {
-	return texts.Fit(strings.TrimSpace(texts.Printable(strings.ToValidUTF8(text, "?"), ' ')), shownColumns)
 }

@@ -5,15 +5,14 @@
 package cdptest
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
@@ -28,7 +27,7 @@ type Browser struct {
 	Started time.Time
 
 	cmd    *exec.Cmd
-	stderr *tail
+	stderr texts.Tail
 	exited chan struct{}
 }
 
@@ -71,11 +70,11 @@ func Start(t testing.TB, argv, env []string) *Browser {
 	t.Helper()
 	theirIn, ourOut := pipe(t)
 	ourIn, theirOut := pipe(t)
-	b := &Browser{Replies: ourIn, Commands: ourOut, stderr: new(tail), exited: make(chan struct{})}
+	b := &Browser{Replies: ourIn, Commands: ourOut, exited: make(chan struct{})}
 	b.cmd = exec.Command(argv[0], argv[1:]...)
 	b.cmd.Env = env
 	b.cmd.Dir = "/"
-	b.cmd.Stderr = b.stderr
+	b.cmd.Stderr = &b.stderr
 	b.cmd.ExtraFiles = []*os.File{theirIn, theirOut}
 	// A group of its own, so that nothing of it outlives the test.
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -104,7 +103,7 @@ func Start(t testing.TB, argv, env []string) *Browser {
 		ourIn.Close()
 		ourOut.Close()
 		if t.Failed() {
-			t.Logf("the browser's last words:\n%s", b.stderr)
+			t.Logf("the browser's last words:\n%s", &b.stderr)
 		}
 	})
 	return b
@@ -129,29 +128,6 @@ func pipe(t testing.TB) (r, w *os.File) {
 		t.Fatalf("make a pipe: %v", err)
 	}
 	return r, w
-}
-
-// tail keeps the end of what is written.
-type tail struct {
-	mu  sync.Mutex
-	buf []byte
-}
-
-func (w *tail) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	const keep = 8 << 10
-	w.buf = append(w.buf, p...)
-	if len(w.buf) > keep {
-		w.buf = bytes.Clone(w.buf[len(w.buf)-keep:])
-	}
-	return len(p), nil
-}
-
-func (w *tail) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return string(w.buf)
 }
 
 // Shell starts a headless shell with one page, in a folder of its own and with no way to any network: what tests of
