@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -59,8 +60,9 @@ func TestEnsureAccountMakesAUserWhoCannotLogIn(t *testing.T) {
 			t.Errorf("remove the user: %v: %s", err, out)
 		}
 	})
+	home := filepath.Join(t.TempDir(), "home")
 	for n, want := range []bool{true, false} {
-		made, err := EnsureAccount(t.Context(), name, "/nonexistent/home")
+		made, err := EnsureAccount(t.Context(), name, home)
 		if err != nil || made != want {
 			t.Fatalf("call %d: made %t, %v", n+1, made, err)
 		}
@@ -82,7 +84,7 @@ func TestEnsureAccountMakesAUserWhoCannotLogIn(t *testing.T) {
 			t.Errorf("it can log in: %s", line)
 		}
 	}
-	if _, err := os.Stat("/nonexistent"); err == nil {
+	if _, err := os.Stat(home); err == nil {
 		t.Error("a home was made")
 	}
 }
