@@ -63,10 +63,10 @@ func (k *Keyring) sign(s standing) ([]byte, error) {
 	return json.Marshal(body{Signed: token.Reveal()})
 }
 
-// SignAnew signs the permissions of a database that was put back with the keys fresh: those that the keys old have signed and that are as
-// they were signed. The approval of one use, and what is left of a
-// number of uses, is void, as it may have been used since. It says how many are good, and how many are not, which
-// it leaves. Nil for fresh only counts; without old none is good.
+// SignAnew signs the permissions of a restored database with the keys fresh. It takes those that the keys old have signed
+// and that nobody has changed since, which it counts as good, and leaves the others, which are void. Of a good one the approval
+// of a single use, and the uses that were left, are taken away: they may have been used after the backup. Nil for fresh
+// only counts; without old none is good.
 func SignAnew(ctx context.Context, entries store.Entries, old, fresh *Keyring) (good, void int, err error) {
 	all, err := entries.ListEntries(ctx, KindPermission)
 	if err != nil {
