@@ -201,41 +201,43 @@ func (s *Service) explain(r *session, i *instance) {
 	s.mu.Lock()
 	e := *r.ended
 	s.mu.Unlock()
-	lost := e.Cause == lostCause(r.plan)
-	if e.Cause != CauseBrowserExited && !lost {
-		if r.plan.mode != ModeRefresh { // in which a person has logged in
-			e.Stderr = i.lines()
-		}
+	alone := e.Cause == CauseBrowserExited || e.Cause == lostCause(r.plan)
+	if alone {
+		s.explainExit(r, i, &e)
+	} else {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.background), usageLimit)
 		defer cancel()
 		if status, err := s.Driver.Inspect(ctx, i.name()); err == nil { // it may not be told any more
 			e.LimitsHit = status.Usage.Hit
 		}
-		s.mu.Lock()
-		r.ended = &e
-		s.mu.Unlock()
-		return
 	}
+	if alone || r.plan.mode != ModeRefresh { // in which a person has logged in
+		e.Stderr = i.lines()
+	}
+	s.mu.Lock()
+	r.ended = &e
+	s.mu.Unlock()
+}
+
+// explainExit adds to e how a browser ended by itself.
+func (s *Service) explainExit(r *session, i *instance, e *Ended) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.background), exitLimit)
 	defer cancel()
 	x, err := s.Driver.Wait(ctx, i.name())
 	switch {
-	case lost && err == nil:
-		whyLost(&e, x)
 	case err != nil:
 		s.Log.Warn("ask how a browser ended", "session", r.id, "jail", i.name(), "error", err)
+		return
+	case e.Cause == lostCause(r.plan):
+		whyLost(e, x)
 	default:
 		e.Cause, e.LimitsHit, e.Signal = cause(x), x.Hit, x.Signal
 		e.ExitCode = &x.Code
-		e.Message = sentence(e, r.plan)
+		e.Message = sentence(*e, r.plan)
 		if e.Cause == CauseBrowserExited {
 			e.Message += ": " + x.Words()
 		}
 	}
-	e.Stderr = i.lines()
-	s.mu.Lock()
-	r.ended = &e
-	s.mu.Unlock()
 	s.Log.Warn("browser ended", "session", r.id, "jail", i.name(), "cause", e.Cause, "code", x.Code, "signal", x.Signal, "hit", x.Hit)
 }
 
