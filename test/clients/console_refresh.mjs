@@ -103,6 +103,7 @@ await scene('a grant proposes the other domain, and an agent\'s session is logge
   await page.goto(`${consoleURL}/console/credentials/grants/issue?domain=${domain}`)
   check(await page.getByLabel('and what its site needs: cdn.example.com').isChecked(), 'it is not proposed')
   await page.getByRole('button', { name: 'Issue the grant' }).click()
+  await page.locator('[data-copy="token"]').waitFor() // behind the token, which may come in two pieces
   const token = (await page.locator('#token').textContent()).trim()
   const opened = await must('POST', '/v1/sessions', { credential_mode: 'operator', domains: [domain], grant: token, access: 'tools' })
   id = opened.id
