@@ -283,19 +283,23 @@ func TestABrowserWithoutItsSandboxIsNoticed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	facts, err := tr.watchBrowser(within(t), spec)
+	began := time.Now()
+	bound, cancel := context.WithTimeout(t.Context(), BrowserBound)
+	defer cancel()
+	facts, err := tr.watchBrowser(bound, spec)
 	if err != nil {
 		t.Fatalf("with its sandbox: %v", err)
 	}
 	t.Logf("%v", facts)
 	spec.Program.Argv = slices.Insert(spec.Program.Argv, 1, "--no-sandbox")
-	short, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	// It starts as quickly, and then its renderer is watched until the end.
+	short, cancel := context.WithTimeout(t.Context(), 3*time.Second+4*time.Since(began))
 	defer cancel()
 	if _, err = tr.watchBrowser(short, spec); problem.CodeOf(err) != problem.JailUnconfined {
 		t.Errorf("without its sandbox: %v", err)
 	}
 	spec.Program.Argv = []string{"/bin/sh", "-c", "sleep 0.3; echo no usable sandbox >&2"}
-	if facts, err = tr.watchBrowser(within(t), spec); problem.CodeOf(err) != problem.JailFailed || !strings.Contains(failed(err).Hint, "user_namespaces") {
+	if facts, err = tr.watchBrowser(bound, spec); problem.CodeOf(err) != problem.JailFailed || !strings.Contains(failed(err).Hint, "user_namespaces") {
 		t.Errorf("a browser that ends at once: %v, %v", facts, err)
 	}
 }

@@ -280,13 +280,14 @@ func TestRequestsSeenAreNeverMoreThanIntents(t *testing.T) {
 			finish(t, resp)
 		}
 	}
-	if n := int64(len(w.recorded())); n < seen.Load() {
+	// Ten that came first, and at least one that was sent again over a new connection.
+	if n := int64(len(w.recorded())); n < seen.Load() || seen.Load() <= 10 {
 		t.Errorf("the server saw %d requests, and %d are on record", seen.Load(), n)
 	}
 }
 
 func TestErrandsEndWhenTheyAreLateOrSilent(t *testing.T) {
-	release := make(chan struct{})
+	var release chan struct{}
 	for name, c := range map[string]struct {
 		serve  http.HandlerFunc
 		errand Errand
@@ -313,13 +314,9 @@ func TestErrandsEndWhenTheyAreLateOrSilent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
+			release = make(chan struct{})
 			s := web(t, c.serve)
-			t.Cleanup(func() { // before the server is closed
-				select {
-				case release <- struct{}{}:
-				default:
-				}
-			})
+			t.Cleanup(func() { close(release) }) // before the server is closed
 			may, _ := leading(t, "api.corp", s.Listener.Addr())
 			c.errand.Permit, c.errand.Surface = may, SurfaceLLM
 			resp, refusal := w.g.Send(t.Context(), c.errand, request(t, "GET", "http://api.corp:"+port(s.Listener.Addr())+"/", ""))

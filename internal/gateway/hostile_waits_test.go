@@ -21,7 +21,11 @@ func short(l *Limits) {
 
 // A jail that announces a body and does not send it keeps no connection with that, whether or not it was refused.
 func TestABodyThatNeverComesHoldsNoConnection(t *testing.T) {
-	w := newWorld(t, withLimits(short))
+	w := newWorld(t, withLimits(func(l *Limits) {
+		idle := l.IdleTimeout // which would end all of these as well
+		short(l)
+		l.IdleTimeout = idle
+	}))
 	s := web(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	w.public("example.com", "93.184.216.34", s.Listener.Addr())
 	w.admit(jailA, webOnly("example.com", 80))

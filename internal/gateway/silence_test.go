@@ -22,7 +22,7 @@ import (
 // answer that a model thinks about.
 func TestWhatIsSilentIsNotDead(t *testing.T) {
 	const wait = 100 * time.Millisecond
-	w := newWorld(t, withLimits(func(l *Limits) { l.HeaderTimeout, l.BodyTimeout, l.FirstBytesTimeout = wait, wait, wait }))
+	w := newWorld(t, withLimits(func(l *Limits) { l.BodyTimeout, l.FirstBytesTimeout = wait, wait }))
 	think := make(chan struct{})
 	site := web(t, func(rw http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {

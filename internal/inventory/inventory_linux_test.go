@@ -13,19 +13,23 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/clawjail/clawjail/internal/inventory"
+	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-const uidBase = 1_879_190_000
+// installation and uidBase are of this test binary alone: control groups and users are shared with others.
+func installation() string { return "z" + testenv.Tag(1) }
+
+func uidBase() uint32 { return 1_879_190_000 + 1000*uint32(testenv.Slot()) }
 
 // TestAPlantedLeakOfEachKindIsSeen goes through the table itself, so that a line without a planted leak fails.
 func TestAPlantedLeakOfEachKindIsSeen(t *testing.T) {
 	testenv.Root(t)
-	scope := inventory.Scope{Installation: "zzt1", Data: t.TempDir(), Run: t.TempDir(), UIDBase: uidBase, UIDs: 100}
+	scope := inventory.Scope{Installation: jail.Installation(installation()), Data: t.TempDir(), Run: t.TempDir(), UIDBase: uidBase(), UIDs: 100}
 	plant := map[string]func(t *testing.T){
 		"process": func(t *testing.T) {
 			cmd := exec.Command("sleep", "60")
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uidBase + 7, Gid: uidBase + 7}}
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uidBase() + 7, Gid: uidBase() + 7}}
 			must(t, cmd.Start())
 			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 		},
@@ -34,7 +38,8 @@ func TestAPlantedLeakOfEachKindIsSeen(t *testing.T) {
 			if dirs, _ := filepath.Glob(root + "/pids"); len(dirs) > 0 {
 				root = dirs[0]
 			}
-			dir := filepath.Join(root, "clawjail-zzt1")
+			dir := filepath.Join(root, "clawjail-"+installation())
+			_ = os.Remove(dir) // of a run that was killed
 			must(t, os.Mkdir(dir, 0o755))
 			t.Cleanup(func() { _ = os.Remove(dir) })
 		},
@@ -46,8 +51,8 @@ func TestAPlantedLeakOfEachKindIsSeen(t *testing.T) {
 		},
 		"interface": func(t *testing.T) {
 			attrs := netlink.NewLinkAttrs()
-			attrs.Name = "cjzzt10001"
-			link := &netlink.Veth{LinkAttrs: attrs, PeerName: "cjzzt10001p"}
+			attrs.Name = "cj" + installation() + "0001"
+			link := &netlink.Veth{LinkAttrs: attrs, PeerName: attrs.Name + "p"}
 			must(t, netlink.LinkAdd(link))
 			t.Cleanup(func() { _ = netlink.LinkDel(link) })
 		},
@@ -61,11 +66,11 @@ func TestAPlantedLeakOfEachKindIsSeen(t *testing.T) {
 			must(t, err)
 			t.Cleanup(func() { _ = exec.Command("losetup", "-d", strings.TrimSpace(string(out))).Run() })
 		},
-		"clone":         file(filepath.Join(scope.Data, "clones", "bzzt100001")),
-		"record":        file(filepath.Join(scope.Data, "journal", "bzzt100001.json")),
-		"staged":        file(filepath.Join(scope.Run, "bundles", "bzzt100001")),
-		"runtime_state": file(filepath.Join(scope.Run, "runtime", "bzzt100001")),
-		"jail_dir":      file(filepath.Join(scope.Run, "jails", "bzzt100001")),
+		"clone":         file(filepath.Join(scope.Data, "clones", "b"+installation()+"00001")),
+		"record":        file(filepath.Join(scope.Data, "journal", "b"+installation()+"00001.json")),
+		"staged":        file(filepath.Join(scope.Run, "bundles", "b"+installation()+"00001")),
+		"runtime_state": file(filepath.Join(scope.Run, "runtime", "b"+installation()+"00001")),
+		"jail_dir":      file(filepath.Join(scope.Run, "jails", "b"+installation()+"00001")),
 		"shared_memory": owned("/dev/shm/clawjail-inventory-test"),
 		"temporary":     owned(filepath.Join(os.TempDir(), "clawjail-inventory-test")),
 	}
@@ -114,14 +119,14 @@ func file(path string) func(*testing.T) {
 func owned(path string) func(*testing.T) {
 	return func(t *testing.T) {
 		file(path)(t)
-		must(t, os.Chown(path, uidBase+1, uidBase+1))
+		must(t, os.Chown(path, int(uidBase())+1, int(uidBase())+1))
 	}
 }
 
 func table(t *testing.T) (*nftables.Conn, *nftables.Table) {
 	conn, err := nftables.New()
 	must(t, err)
-	tab := conn.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: "clawjail_zzt1"})
+	tab := conn.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: "clawjail_" + installation()})
 	must(t, conn.Flush())
 	t.Cleanup(func() { conn.DelTable(tab); _ = conn.Flush() })
 	return conn, tab

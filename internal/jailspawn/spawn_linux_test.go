@@ -52,14 +52,25 @@ func TestTheWholeTreeEndsWithItsCaller(t *testing.T) {
 				c.Name, c.RootPath, c.Path = "", "", h.Root
 			}
 			ctx, cancel := context.WithCancel(t.Context())
+			ended, watched := make(chan struct{}), make(chan bool)
 			go func() {
-				for len(h.Inside()) < 4 && t.Context().Err() == nil {
-					time.Sleep(10 * time.Millisecond)
+				for len(h.Inside()) < 4 {
+					select {
+					case <-ended:
+						watched <- false
+						return
+					case <-time.After(10 * time.Millisecond):
+					}
 				}
 				cancel()
+				watched <- true
 			}()
 			prog := jail.Program{Argv: []string{"/bin/sh", "-c", "setsid sleep 1000 & (setsid sleep 1000 &) ; sleep 1000"}}
 			_, _, _, err := run(t, ctx, h, m, c, prog, "")
+			close(ended)
+			if !<-watched {
+				t.Errorf("%s, ephemeral %v: it ended before all of its processes were there: %v", m, ephemeral, err)
+			}
 			if left := h.Inside(); len(left) > 0 || len(h.Staged()) > 0 || err != nil {
 				t.Errorf("%s, ephemeral %v: %q and %q are left: %v", m, ephemeral, left, h.Staged(), err)
 			}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/browser"
@@ -163,7 +164,14 @@ func (w *world) wander(t *testing.T, pages []hostile, open session.Request) Resu
 				t.Errorf("the other tab shows %+v, %v", out, err)
 			}
 		})
-		return obey(ctx, turn, prompt)
+		before := len(w.outside())
+		act := obey(ctx, turn, prompt)
+		if len(open.Domains) == 0 && strings.Contains(act, `"wait"`) { // it gets out, after a while on a busy machine
+			for end := time.Now().Add(5 * time.Second); len(w.outside()) == before && time.Now().Before(end); {
+				time.Sleep(10 * time.Millisecond)
+			}
+		}
+		return act
 	}
 	out, err := w.Run(t.Context(), w.acme, Request{Goal: "Visit all pages", Model: "acme-openai", MaxSteps: MaxSteps, MaxTokens: MaxTokens, Timeout: MaxTimeout, Session: open},
 		func(s Step) {

@@ -265,18 +265,8 @@ func TestAServerThatHangsIsEndedAndOthersGoOn(t *testing.T) {
 	w.behave = func(p *peer) {
 		stuck := make(chan struct{})
 		go func() { <-p.killed; close(stuck) }()
-		for p.in.Scan() { // as serve, until the first call
-			var s said
-			_ = json.Unmarshal(p.in.Bytes(), &s)
-			switch s.Method {
-			case "initialize":
-				p.result(s, `{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"peer","version":"7"}}`)
-			case "tools/list":
-				p.result(s, strings.ReplaceAll(someTools, "\n", " "))
-			case "tools/call":
-				<-stuck
-			}
-		}
+		p.oneByOne = true
+		p.serve(func(*peer, said) { <-stuck })
 	}
 	if _, err := w.call(operator(), "files__echo"); problem.CodeOf(err) != problem.Timeout {
 		t.Errorf("the call: %v", err)

@@ -68,6 +68,8 @@ type peer struct {
 	// can is what it says of itself when it is asked first.
 	can  string
 	seen []said
+	// oneByOne makes serve read a call when it has answered the one before.
+	oneByOne bool
 }
 
 func (p *peer) exit() { p.once.Do(func() { close(p.killed) }) }
@@ -110,7 +112,8 @@ func (p *peer) heard(method string) bool { return p.times(method) > 0 }
 const someTools = `{"tools":[{"name":"echo","description":"Says it again","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}},
 	{"name":"other","inputSchema":{"type":"object"}}]}`
 
-// serve answers until its input ends. calls answers the calls of tools and what else is not in its lists, each in a goroutine of its own.
+// serve answers until its input ends. calls answers the calls of tools and what else is not in its lists, each in a goroutine of
+// its own, or one before the next is read.
 func (p *peer) serve(calls func(p *peer, s said)) {
 	var work sync.WaitGroup
 	defer work.Wait()
@@ -131,7 +134,11 @@ func (p *peer) serve(calls func(p *peer, s said)) {
 		case s.Method == "ping":
 			p.result(s, `{}`)
 		case s.Method == "tools/call" || !isList && s.Method != "" && len(s.ID) > 0:
-			work.Go(func() { calls(p, s) })
+			if p.oneByOne {
+				calls(p, s)
+			} else {
+				work.Go(func() { calls(p, s) })
+			}
 		}
 	}
 }

@@ -186,6 +186,7 @@ func TestAServerThatWorksNeedNotReadAnotherCall(t *testing.T) {
 	works, sent := make(chan struct{}), make(chan struct{})
 	begin := sync.OnceFunc(func() { close(works) })
 	w.behave = func(p *peer) {
+		p.oneByOne = true
 		p.serve(func(p *peer, s said) {
 			begin()
 			<-sent

@@ -225,6 +225,9 @@ clawbots:
 	if out, err := of(stranger, "stranger", "up", "-d"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	if out, err := in("stranger_other_1", "true"); err != nil {
+		t.Fatalf("it does not run: %v\n%s", err, out)
+	}
 	u.Taken()
 	out, err := in("stranger_other_1", "curl -s --max-time 5 -x http://agent:"+tokens["alone"]+"@"+gateway+site)
 	if n := len(u.Taken()); err == nil || n > 0 {

@@ -221,11 +221,18 @@ func (d *dock) tokensAreNowhere(names []string) {
 			}
 		}
 	}
-	for _, name := range d.containers() {
+	containers := d.containers()
+	if len(containers) < len(names) {
+		t.Errorf("the search is in %q only", containers)
+	}
+	for _, name := range containers {
 		for _, what := range []string{"/json", "/top", "/logs?stdout=1&stderr=1"} {
 			text, err := engine.Ask(http.MethodGet, "/containers/"+name+what)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if what == "/json" && !strings.Contains(text, name) {
+				t.Errorf("the engine does not describe %s: %.100s", name, text)
 			}
 			search("docker "+what, text)
 		}

@@ -4,6 +4,7 @@ package linux
 
 import (
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -26,6 +27,9 @@ func TestNothingThatCrashesInAJailIsHandedToTheHost(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	if strings.Contains(string(before), "/dd of=") { // of a run that was killed
+		before = []byte("core\n")
+	}
 	must(t, os.WriteFile(file, []byte("|"+testenv.Tool(t, "dd")+" of=/dev/null status=none"), 0o644))
 
 	for _, kind := range []jail.Kind{jail.KindBrowser, jail.KindAgent} {
