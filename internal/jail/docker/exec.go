@@ -3,6 +3,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -16,8 +17,10 @@ import (
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/api/pkg/stdcopy"
 	"github.com/moby/moby/client"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/linux"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -65,7 +68,7 @@ func (d *Driver) Exec(ctx context.Context, name jail.Name, p jail.Program, stdio
 			err = errors.Join(err, x.sweep())
 		}
 	}()
-	if err := x.hold(ctx, r.Process, profile); err != nil {
+	if err := x.hold(ctx, conn.HijackedResponse, r.Process, profile); err != nil {
 		return nil, err
 	}
 	ends, err := own(stdio)
@@ -98,7 +101,7 @@ type execution struct {
 }
 
 // hold waits until the gate has stopped, puts it into its fence, and compares it with the profile.
-func (x *execution) hold(ctx context.Context, container jail.Process, declared jail.Profile) error {
+func (x *execution) hold(ctx context.Context, conn client.HijackedResponse, container jail.Process, declared jail.Profile) error {
 	ctx, cancel := context.WithTimeout(ctx, gateLimit)
 	defer cancel()
 	for {
@@ -107,7 +110,7 @@ func (x *execution) hold(ctx context.Context, container jail.Process, declared j
 			return x.driver.engineError(err)
 		}
 		if !got.Running && got.PID == 0 && got.ExitCode != 0 || !got.Running && got.PID != 0 {
-			return problem.New(problem.JailFailed, "the image needs /bin/sh", "the program could not be started in the container, status %d", got.ExitCode)
+			return notStarted(conn, got.ExitCode)
 		}
 		if got.PID > 0 {
 			if x.proc, err = linux.FindProcess(got.PID); err != nil {
@@ -145,6 +148,15 @@ func (x *execution) hold(ctx context.Context, container jail.Process, declared j
 		return unconfined(diff)
 	}
 	return nil
+}
+
+// notStarted says why the engine could not start a program. The engine writes it where the program would have printed.
+func notStarted(conn client.HijackedResponse, status int) error {
+	var said texts.Tail
+	_ = conn.Conn.SetReadDeadline(time.Now().Add(time.Second)) // without it the reason is left out
+	_, _ = stdcopy.StdCopy(&said, &said, conn.Reader)
+	return problem.New(problem.JailFailed, "the image needs /bin/sh", "the program could not be started in the container: status %d, %s",
+		status, cmp.Or(strings.Join(said.Lines(3, 300), " "), "without a word"))
 }
 
 // run copies until the program has ended, ends what it left, and records how it ended.

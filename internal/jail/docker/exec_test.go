@@ -224,3 +224,14 @@ func TestAForkBombInAnExecutionIsEnded(t *testing.T) {
 		t.Error("a container that is not there runs programs")
 	}
 }
+
+func TestAProgramThatTheEngineCannotStartSaysWhy(t *testing.T) {
+	h := newHost(t)
+	j, _ := h.probe(t)
+	theirs, _ := pipes(t)
+	defer closeAll(theirs)
+	_, err := h.Exec(t.Context(), j.Name, jail.Program{Argv: []string{"/bin/sh", "-c", "exit 0"}, Wire: jail.WireStdio, Dir: "/nowhere"}, theirs)
+	if problem.CodeOf(err) != problem.JailFailed || !strings.Contains(err.Error(), "/nowhere") {
+		t.Errorf("%v", err)
+	}
+}
