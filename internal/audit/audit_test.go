@@ -197,6 +197,45 @@ func TestARecordThatWasWrittenWithoutAWordIsFound(t *testing.T) {
 	}
 }
 
+// A server that waits for its disk has not undone a transaction because nobody waits for the server any more.
+func TestATransactionThatEndsAfterItsTimeIsOurs(t *testing.T) {
+	for name, finish := range map[string]func(*memory){
+		"it comes":        func(m *memory) { m.stall, m.rows = false, append(m.rows, m.stalled...) },
+		"it comes undone": func(m *memory) { m.stall = false },
+		// The server comes back between the look and the writing, so that the rows are sent twice.
+		"it comes while it is sent again": func(m *memory) {
+			m.stall, m.beforeAppend = false, func() { m.rows, m.beforeAppend = append(m.rows, m.stalled...), nil }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				l := w.open()
+				w.begin(l, "before").End(Outcome{Result: OK})
+				w.settled(l, 2)
+				w.store.set(func(m *memory) { m.stall = true })
+				for _, action := range []string{"doubtful", "waiting"} {
+					_, err := l.Begin(t.Context(), Intent{Action: action})
+					wantCode(t, err, problem.AuditUnavailable)
+				}
+				closing := l.BeginEnding(Intent{Action: "session.close"})
+				w.store.set(finish)
+				w.begin(l, "after").End(Outcome{Result: OK})
+				closing.End(Outcome{Result: OK})
+				w.close(l)
+				w.sound()
+				rows := phases(w.store.all())
+				slices.Sort(rows)
+				want := []string{"intent after ", "intent before ", "intent doubtful ", "intent session.close ",
+					"outcome after ok", "outcome before ok", "outcome doubtful failed", "outcome session.close ok"}
+				if !slices.Equal(rows, want) {
+					t.Errorf("got %q\nwant %q", rows, want)
+				}
+			})
+		})
+	}
+}
+
 func TestRowsOfSomebodyElseStopTheLog(t *testing.T) {
 	w := newWorld(t)
 	l := w.open()

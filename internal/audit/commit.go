@@ -17,63 +17,94 @@ import (
 // spilledAt is the name under which a record that waited in the file says when it was made.
 const spilledAt = "spilled_at"
 
-// uncertain is a transaction whose answer did not come, or was an error.
-type uncertain struct {
+// transaction are rows that belong together at the end of the chain.
+type transaction struct {
+	rows []store.AuditRow
+	live []*entry // whose rows are among them
+	lost int64    // how many lost records they speak of
 	next head
-	// told are the intents in it whose callers were told that nothing was written.
-	told []*entry
 }
 
 func (w *writer) deadline() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(w.ctx, w.options.CommitTimeout)
 }
 
-// commit appends rows to the chain in one transaction. live are the entries among them, for the case that the
-// database has taken them and cannot say so.
-func (w *writer) commit(rows []store.AuditRow, live []*entry) error {
+// commit appends rows to the chain.
+func (w *writer) commit(t transaction) error {
 	if err := w.failure(); problem.CodeOf(err) == problem.AuditBroken {
 		return err
 	}
-	if _, err := w.settle(); err != nil {
+	if err := w.settle(); err != nil {
 		return err
 	}
-	if len(rows) == 0 {
+	if len(t.rows) == 0 {
 		return nil
 	}
-	next := w.seal(rows)
-	ctx, cancel := w.deadline()
-	err := w.options.Store.AppendAudit(ctx, rows)
-	cancel()
-	if err == nil {
-		w.quota.count(rows)
-		w.advance(next)
-		return nil
+	t.next = w.seal(t.rows)
+	over, err := w.put(&t)
+	if !over {
+		t.rows = slices.Clone(t.rows)
+		w.unsure = &t
 	}
-	w.unsure = &uncertain{next: next}
-	written, unsettled := w.settle()
-	switch {
-	case written:
-		w.quota.count(rows)
-		return nil
-	case unsettled == nil:
-		return err
-	}
-	if w.unsure != nil {
-		for _, e := range live {
-			if e.kind == kindIntent {
-				w.unsure.told = append(w.unsure.told, e)
-			}
-		}
-	}
-	return fmt.Errorf("%w; %w", unsettled, err)
+	return err
 }
 
-// settle finds out what became of a transaction that did not end well: an error does not say that nothing was
-// written, and to write the rows again under other numbers would be a second truth.
-func (w *writer) settle() (written bool, err error) {
-	if w.unsure == nil {
-		return false, nil
+// settle finishes a transaction whose end is not known, before there is another. That it is not there now does not say
+// that it will not come: the database may still be at it, for as long as its disk or its standby takes. So the same rows
+// are sent again until the database has them. To write others in their place would be a second truth. Those who wanted
+// them were told that nothing was done.
+func (w *writer) settle() error {
+	t := w.unsure
+	if t == nil {
+		return nil
 	}
+	there, err := w.has(t)
+	if err != nil {
+		return err
+	}
+	if there {
+		w.took(t)
+	} else if _, err := w.put(t); err != nil {
+		return err
+	}
+	w.unsure = nil
+	for _, e := range t.live {
+		if e.kind == kindIntent {
+			w.nothingDone(e, "the database did not say that it had the record")
+		}
+	}
+	return nil
+}
+
+// put appends a transaction, and looks for it when that does not end well. It is over when it is in the database, or
+// when the database has refused it and can be seen not to have it.
+func (w *writer) put(t *transaction) (over bool, err error) {
+	ctx, cancel := w.deadline()
+	err = w.options.Store.AppendAudit(ctx, t.rows)
+	cancel()
+	if err == nil {
+		w.took(t)
+		return true, nil
+	}
+	there, unread := w.has(t)
+	switch {
+	case there:
+		w.took(t)
+		return true, nil
+	case unread != nil:
+		return false, fmt.Errorf("%w; %w", unread, err)
+	}
+	return refused(err), err
+}
+
+// refused says whether an error is an answer: nothing was written, and will be. What has no answer may still be done.
+func refused(err error) bool {
+	return problem.CodeOf(err) == problem.DiskFull ||
+		!errors.Is(err, store.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
+}
+
+// has says whether the database ends with a transaction. A chain that ends neither with it nor before it is broken.
+func (w *writer) has(t *transaction) (bool, error) {
 	ctx, cancel := w.deadline()
 	defer cancel()
 	var at head
@@ -83,21 +114,13 @@ func (w *writer) settle() (written bool, err error) {
 	} else if errors.Is(err, store.ErrNotFound) {
 		err = nil
 	}
-	if err != nil {
-		return false, err
-	}
-	unsure := w.unsure
 	switch {
-	case at.is(w.end):
-		w.unsure = nil
-		return false, nil
-	case at.is(unsure.next):
-		w.unsure = nil
-		w.advance(unsure.next)
-		for _, e := range unsure.told {
-			w.nothingDone(e, "the database did not say that it had the record")
-		}
+	case err != nil:
+		return false, err
+	case at.is(t.next):
 		return true, nil
+	case at.is(w.end):
+		return false, nil
 	}
 	return false, broken("the newest row of %s is %d, and was not written by this process, whose newest is %d", w.options.Node, at.seq, w.end.seq)
 }
@@ -118,13 +141,15 @@ func (w *writer) seal(rows []store.AuditRow) head {
 	return h
 }
 
-// advance makes what is in the database the end of the chain, and tells the others.
-func (w *writer) advance(to head) {
-	w.end = to
+// took makes what the database has taken the end of the chain, and tells the others.
+func (w *writer) took(t *transaction) {
+	w.quota.count(t.rows)
+	w.lost.Add(-t.lost)
+	w.end = t.next
 	w.mu.Lock()
-	w.head = to
+	w.head = t.next
 	w.mu.Unlock()
-	w.notes.show(to)
+	w.notes.show(t.next)
 	w.changed.send()
 }
 
@@ -198,7 +223,7 @@ func (w *writer) join() error {
 // process may have died before the file was emptied, and an ending may stand in the file twice when its caller lost
 // patience just when the database did.
 func (w *writer) joinRows(rows []store.AuditRow) error {
-	if _, err := w.settle(); err != nil {
+	if err := w.settle(); err != nil {
 		return err
 	}
 	var failed error
@@ -222,7 +247,7 @@ func (w *writer) joinRows(rows []store.AuditRow) error {
 	if failed != nil {
 		return failed
 	}
-	return w.commit(rows, nil)
+	return w.commit(transaction{rows: rows})
 }
 
 // withOriginalTime adds to a record when it was made, which its place in the chain may not let its time say.

@@ -24,9 +24,13 @@ type memory struct {
 	full    bool  // nothing can be written
 	hang    bool  // writing waits until its context ends
 	silent  bool  // the next rows are written, and an error comes back
-	mute    bool  // nothing can be read
-	entered chan struct{}
-	release chan struct{} // when not nil, writing says so on entered, and waits for this
+	stall   bool  // the server takes rows and is not done with them when the context ends; others wait for it
+	stalled []store.AuditRow
+	// beforeAppend happens once rows are about to be written, when it is not nil.
+	beforeAppend func()
+	mute         bool // nothing can be read
+	entered      chan struct{}
+	release      chan struct{} // when not nil, writing says so on entered, and waits for this
 }
 
 var _ store.Audit = (*memory)(nil)
@@ -53,7 +57,10 @@ func (m *memory) AppendAudit(ctx context.Context, rows []store.AuditRow) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.hang {
+	if m.stall && m.stalled == nil {
+		m.stalled = slices.Clone(rows)
+	}
+	if m.hang || m.stall {
 		m.mu.Unlock()
 		<-ctx.Done()
 		m.mu.Lock()
@@ -65,6 +72,9 @@ func (m *memory) AppendAudit(ctx context.Context, rows []store.AuditRow) error {
 	first, err := store.Batch(rows)
 	if err != nil {
 		return err
+	}
+	if m.beforeAppend != nil {
+		m.beforeAppend()
 	}
 	for node, seq := range first {
 		if err := store.Follows(node, m.newest(node), seq); err != nil {

@@ -43,7 +43,7 @@ func (l *Log) recover(ctx context.Context) (err error) {
 		outcomes = append(outcomes, row)
 	}
 	for group := range slices.Chunk(outcomes, groupRows) {
-		if err := w.commit(group, nil); err != nil {
+		if err := w.commit(transaction{rows: group}); err != nil {
 			return startError(err)
 		}
 	}

@@ -32,11 +32,11 @@ type writer struct {
 	lost    atomic.Int64 // notes that found no place in the queue, not yet recorded
 
 	end        head
-	joined     int64      // how far the spill file has joined the chain
-	joinedLost uint64     // how many of the records that it lost have been recorded as such
-	unsure     *uncertain // a transaction that may or may not have happened
-	skewed     bool       // the clock is behind the newest row, which has been recorded
-	retry      bool       // the time to try again has come
+	joined     int64        // how far the spill file has joined the chain
+	joinedLost uint64       // how many of the records that it lost have been recorded as such
+	unsure     *transaction // one whose end is not known; its rows come before any others
+	skewed     bool         // the clock is behind the newest row, which has been recorded
+	retry      bool         // the time to try again has come
 	scratch    []byte
 	rows       []store.AuditRow
 
@@ -108,7 +108,7 @@ func (w *writer) run() {
 }
 
 // waiting says whether there is something to write that is not in the queue.
-func (w *writer) waiting() bool { return w.lost.Load() > 0 || w.spill.waiting() }
+func (w *writer) waiting() bool { return w.unsure != nil || w.lost.Load() > 0 || w.spill.waiting() }
 
 // drain writes what is queued, and what somebody waits for meanwhile.
 func (w *writer) drain() {
@@ -144,16 +144,16 @@ func (w *writer) write(batch []*entry) {
 		return
 	}
 	err := w.join()
-	lost := w.lost.Load()
 	if err == nil {
 		rows := w.clock(w.rows[:0])
 		for _, e := range live {
 			rows = append(rows, e.row)
 		}
+		lost := w.lost.Load()
 		if lost > 0 {
 			rows = append(rows, w.lostRow(lost))
 		}
-		err = w.commit(rows, live)
+		err = w.commit(transaction{rows: rows, live: live, lost: lost})
 		clear(rows)
 		w.rows = rows // its room, for the next batch
 	}
@@ -162,7 +162,6 @@ func (w *writer) write(batch []*entry) {
 		w.refuse(live, err)
 		return
 	}
-	w.lost.Add(-lost)
 	for _, e := range live {
 		if !e.finish(nil) && e.kind == kindIntent {
 			w.nothingDone(e, "the caller left before the record was written")

@@ -1,7 +1,10 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/postgres"
@@ -61,6 +66,73 @@ func TestServerThatCrashes(t *testing.T) {
 		t.Errorf("what was refused is there: %v", err)
 	}
 }
+
+// TestACommitThatOutlivesItsCallerIsNoBreakOfTheLog: a server that waits for its disk or its standby cannot be stopped at a commit. It ends
+// when nobody waits for it any more, with rows that were asked for and not there.
+func TestACommitThatOutlivesItsCallerIsNoBreakOfTheLog(t *testing.T) {
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	url := pgtest.Start(t).Database(t)
+	db := open(t, url)
+	for _, statement := range []string{
+		`CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN LOOP
+			BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; EXCEPTION WHEN query_canceled THEN NULL; END;
+		END LOOP; END $$`,
+		`CREATE CONSTRAINT TRIGGER stall AFTER INSERT ON audit DEFERRABLE INITIALLY DEFERRED
+			FOR EACH ROW WHEN (NEW.action = 'doubtful') EXECUTE FUNCTION stall()`,
+	} {
+		if err := pgtest.Exec(t.Context(), url, statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	disk, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := disk.Exec(t.Context(), `SELECT pg_advisory_lock(1)`); err != nil {
+		t.Fatal(err)
+	}
+
+	key, err := checkpoint.LoadKey(filepath.Join(t.TempDir(), "key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := audit.Open(t.Context(), audit.Options{Store: db, Node: "n1", SpillPath: filepath.Join(t.TempDir(), "spill"), SpillSize: 1 << 20,
+		Key: key, Checkpoints: nowhere{}, CommitTimeout: 200 * time.Millisecond, RetryEvery: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, action := range []string{"doubtful", "waiting"} {
+		if _, err := log.Begin(t.Context(), audit.Intent{Action: action}); problem.CodeOf(err) != problem.AuditUnavailable {
+			t.Errorf("%s: got %v", action, err)
+		}
+	}
+	if err := disk.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, 10*time.Second, func() bool {
+		_, err := db.LastAudit(t.Context(), "n1")
+		return err == nil
+	}, "the commit ends")
+	if err := errors.Join(log.Event(t.Context(), audit.Event{Action: "after"}), log.Close(t.Context())); err != nil {
+		t.Error(err)
+	}
+	var rows []string
+	for row, err := range db.WalkAudit(t.Context(), "n1", 1) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, row.Phase+" "+row.Action+" "+row.Result)
+	}
+	slices.Sort(rows)
+	if want := []string{"event after ok", "intent doubtful ", "outcome doubtful failed"}; !slices.Equal(rows, want) {
+		t.Errorf("got %q, want %q", rows, want)
+	}
+}
+
+// nowhere keeps no checkpoint.
+type nowhere struct{}
+
+func (nowhere) Append(context.Context, []byte) error { return nil }
 
 func walkError(t *testing.T, db *postgres.DB) error {
 	for _, err := range db.WalkAudit(t.Context(), "n1", 1) {
