@@ -242,6 +242,8 @@ type whose struct{ tenant, name string }
 
 // byName are all agents.
 func (s *Service) byName(ctx context.Context) (map[whose]store.Agent, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
 	all, err := s.o.Store.ListAgents(ctx, "")
 	if err != nil {
 		return nil, fmt.Errorf("list agents: %w", err)

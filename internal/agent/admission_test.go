@@ -7,12 +7,14 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
@@ -250,4 +252,36 @@ func TestServersAreThoseThatAreDeclaredForTheAgent(t *testing.T) {
 	if got := l.ServersOf("default", bot.ID); len(got) > 0 {
 		t.Errorf("it still has %v", got)
 	}
+}
+
+// hanging is a store that lists nothing until its caller does not wait any more.
+type hanging struct{ Store }
+
+func (hanging) ListAgents(ctx context.Context, _ string) ([]store.Agent, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (hanging) ListEntries(ctx context.Context, _ string) ([]store.Entry, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// Those who watch over agents have no time of their own, and hold a connection to the database while they wait.
+func TestADatabaseThatDoesNotAnswerIsNotWaitedForForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Service{o: Options{Store: hanging{}}}
+		for what, look := range map[string]func(context.Context) error{
+			"agents":       func(ctx context.Context) error { _, err := s.byName(ctx); return err },
+			"declarations": func(ctx context.Context) error { _, err := s.declarations(ctx, "default"); return err },
+			"removals":     func(ctx context.Context) error { return s.goOn(ctx, nil) },
+			"servers":      s.readServers,
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			if err := look(ctx); !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+				t.Errorf("%s: got %v", what, err)
+			}
+			cancel()
+		}
+	})
 }

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/egress"
@@ -66,11 +67,25 @@ func readDeclaration(e store.Entry) *declaration {
 	return d
 }
 
-// declarations of a tenant, by name.
-func (s *Service) declarations(ctx context.Context, tenant string) (map[string]*declaration, error) {
+// answerTime is how long the database may take to list something. Those who watch over agents have no time of their own.
+const answerTime = 5 * time.Second
+
+// declared is what is declared of all tenants.
+func (s *Service) declared(ctx context.Context) ([]store.Entry, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
 	entries, err := s.o.Store.ListEntries(ctx, egress.KindDeclaration)
 	if err != nil {
 		return nil, fmt.Errorf("read what is declared: %w", err)
+	}
+	return entries, nil
+}
+
+// declarations of a tenant, by name.
+func (s *Service) declarations(ctx context.Context, tenant string) (map[string]*declaration, error) {
+	entries, err := s.declared(ctx)
+	if err != nil {
+		return nil, err
 	}
 	out := map[string]*declaration{}
 	for _, e := range entries {
@@ -154,9 +169,9 @@ func (s *Service) ServersOf(tenant, agentID string) []string {
 func (s *Service) readServers(ctx context.Context) error {
 	s.reading.Lock() // what is read last is known last
 	defer s.reading.Unlock()
-	entries, err := s.o.Store.ListEntries(ctx, egress.KindDeclaration)
+	entries, err := s.declared(ctx)
 	if err != nil {
-		return fmt.Errorf("read what is declared: %w", err)
+		return err
 	}
 	all := map[string]declaredServers{}
 	for _, e := range entries {

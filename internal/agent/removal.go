@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
-	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -105,9 +104,9 @@ func (s *Service) finishRemovals(ctx context.Context, tenant string, waits map[w
 
 // goOn looks for removals that were cut.
 func (s *Service) goOn(ctx context.Context, waits map[whose]time.Time) error {
-	entries, err := s.o.Store.ListEntries(ctx, egress.KindDeclaration)
+	entries, err := s.declared(ctx)
 	if err != nil {
-		return fmt.Errorf("read what is declared: %w", err)
+		return err
 	}
 	tenants := map[string]bool{}
 	for _, e := range entries {

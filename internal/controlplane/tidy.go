@@ -65,6 +65,9 @@ func (p *plane) reserve(ctx context.Context) {
 // removeOld removes what was decided about the way out and has expired, grants that expired long ago, sign-ins that are over,
 // recordings and audit rows that need not be kept.
 func (p *plane) removeOld(ctx context.Context) {
+	// A database that does not answer must not keep what the host daemon says from being recorded for ever.
+	ctx, cancel := context.WithTimeout(ctx, tidyEvery)
+	defer cancel()
 	if err := p.book.Tidy(ctx); err != nil && ctx.Err() == nil {
 		p.Log.Warn("remove what was decided and has expired", "error", err)
 	}

@@ -76,7 +76,7 @@ func (s *Service) Open() int { return s.connections.count() }
 // checker says how a principal is doing; see [Service.standing].
 type checker func(ctx context.Context, p Principal) (expires time.Time, reason string, err error)
 
-// connections are what is open, and for whom. One goroutine ends what has expired.
+// connections are what is open, and for whom. One goroutine ends what has expired, and another asks what the store says.
 type connections struct {
 	now     func() time.Time
 	recheck time.Duration
@@ -165,10 +165,12 @@ func (c *connections) wake() {
 	}
 }
 
-// run ends what expires, and what the store says is over, until the context does.
+// run ends what expires, and what the store says is over, until the context does. What has an end that is known does not wait
+// for a store that does not answer.
 func (c *connections) run(ctx context.Context) {
-	ticker := time.NewTicker(c.recheck)
-	defer ticker.Stop()
+	var comparing sync.WaitGroup
+	defer comparing.Wait()
+	comparing.Go(func() { every(ctx, c.recheck, c.compare) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -177,8 +179,6 @@ func (c *connections) run(ctx context.Context) {
 			return
 		case <-c.changed:
 		case <-timer.C:
-		case <-ticker.C:
-			c.compare(ctx)
 		}
 		timer.Stop()
 		if next := c.endExpired(); !next.IsZero() {
@@ -201,6 +201,20 @@ func (c *connections) endExpired() (next time.Time) {
 	return next
 }
 
+// every does something again and again until the context ends.
+func every(ctx context.Context, pause time.Duration, do func(context.Context)) {
+	again := time.NewTicker(pause)
+	defer again.Stop()
+	for {
+		select {
+		case <-again.C:
+			do(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // compare looks up everybody who is connected. Another process may have revoked a key, or shortened its life. A store
 // that does not answer ends nothing: what it says is not known, and it will be asked again.
 func (c *connections) compare(ctx context.Context) {
@@ -211,8 +225,13 @@ func (c *connections) compare(ctx context.Context) {
 	}
 	c.mu.Unlock()
 	for token, p := range principals {
-		expires, reason, err := c.check(ctx, p)
+		asking, cancel := context.WithTimeout(ctx, answerTime)
+		expires, reason, err := c.check(asking, p)
+		over := asking.Err() != nil
+		cancel()
 		switch {
+		case err != nil && over:
+			return // the others would wait as long
 		case err != nil:
 		case reason != "":
 			// What outlives a rotation has an end of its own, when the token has one.

@@ -194,6 +194,7 @@ type standings struct {
 	mu   sync.Mutex
 	said map[string]standing
 	asks int
+	hang bool // nothing is answered until it is not waited for any more
 }
 
 type standing struct {
@@ -202,12 +203,24 @@ type standing struct {
 	err     error
 }
 
-func (s *standings) check(_ context.Context, p Principal) (time.Time, string, error) {
+func (s *standings) check(ctx context.Context, p Principal) (time.Time, string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asks++
+	if s.hang {
+		s.mu.Unlock()
+		<-ctx.Done()
+		s.mu.Lock()
+		return time.Time{}, reasonUnknown, ctx.Err()
+	}
 	got := s.said[p.TokenID]
 	return got.expires, got.reason, got.err
+}
+
+func (s *standings) set(hang bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hang = hang
 }
 
 func (s *standings) asked() int {
@@ -281,6 +294,33 @@ func TestWhatIsOpenEndsWhenItsKeyExpires(t *testing.T) {
 		synctest.Wait()
 		if !late.at().Equal(start.Add(10*time.Minute)) || !never.at().IsZero() || c.count() != 1 {
 			t.Errorf("cut at %v, never: %v, %d open", late.at().Sub(start), never.at(), c.count())
+		}
+	})
+}
+
+// A store that does not answer is asked again, with one question at a time, and what ends meanwhile does not wait for it.
+func TestWhatExpiresDoesNotWaitForTheStore(t *testing.T) {
+	bubble(t, func(t *testing.T, c *connections, s *standings) {
+		start := time.Now()
+		short := open(c, "short", start.Add(time.Hour+time.Second))
+		others := []*opened{open(c, "a", time.Time{}), open(c, "b", time.Time{}), open(c, "c", time.Time{})}
+		s.set(true)
+		time.Sleep(time.Hour + time.Second)
+		synctest.Wait()
+		if got := short.at().Sub(start); got != time.Hour+time.Second {
+			t.Errorf("cut after %v", got)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := s.asked(); n != 1 {
+			t.Errorf("a store that does not answer was asked %d times in a row", n)
+		}
+		s.set(false)
+		s.say("a", standing{reason: reasonRevoked})
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n := s.asked(); n != 4 || others[0].at().IsZero() || !others[1].at().IsZero() || !others[2].at().IsZero() {
+			t.Errorf("the store answers again: asked %d times, cut at %v, %v, %v", n, others[0].at(), others[1].at(), others[2].at())
 		}
 	})
 }

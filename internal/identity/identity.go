@@ -85,6 +85,9 @@ type Options struct {
 // maxOpen is how much may be open for all principals together, an admin of all tenants apart.
 const maxOpen = 2000
 
+// answerTime is how long the store may take for an answer that no caller waits for.
+const answerTime = 5 * time.Second
+
 // DefaultRecheck is the Recheck when nobody configured another.
 const DefaultRecheck = 5 * time.Second
 
@@ -137,22 +140,15 @@ func Open(ctx context.Context, o Options) (*Service, error) {
 	s.connections = newConnections(o.Now, o.Recheck, s.standing)
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.running.Go(func() { s.connections.run(ctx) })
-	s.running.Go(func() { s.recount(ctx) })
+	s.running.Go(func() { every(ctx, o.Recheck, s.recount) })
 	return s, nil
 }
 
 // recount counts the tenants that other processes make.
 func (s *Service) recount(ctx context.Context) {
-	again := time.NewTicker(s.o.Recheck)
-	defer again.Stop()
-	for {
-		select {
-		case <-again.C:
-			_, _ = s.CountTenants(ctx, store.DefaultTenant) // a store that does not answer leaves the count as it is
-		case <-ctx.Done():
-			return
-		}
-	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	_, _ = s.CountTenants(ctx, store.DefaultTenant) // a store that does not answer leaves the count as it is
 }
 
 // Close stops watching over connections, and waits until that is done. It cuts none: they belong to those who hold them.

@@ -41,7 +41,7 @@ func (s *Service) Hold(ctx context.Context, by identity.Principal, in SignIn, ca
 	}, nil
 }
 
-// watch compares what is held with the store until the context ends. A store that does not answer ends nothing: it will
+// watch compares what is held with the store until the context ends. A store that does not answer in time ends nothing: it will
 // be asked again.
 func (s *Service) watch(ctx context.Context) {
 	ticker := time.NewTicker(watchEvery)
@@ -53,20 +53,26 @@ func (s *Service) watch(ctx context.Context) {
 		case <-ticker.C:
 		}
 		for _, id := range s.held.ids() {
-			row, err := s.o.Store.SignIn(ctx, id)
-			switch {
-			case notThere(err):
-				s.held.cut(id)
-			case err != nil:
-			case s.over(row):
-				s.held.cut(id)
-			default:
-				if s.use(ctx, row) != nil {
-					s.held.cut(id)
-				}
+			if !s.compare(ctx, id) {
+				break // the others would wait as long
 			}
 		}
 	}
+}
+
+// compare ends what is held with a sign-in that is over, and reports whether the store could say so in time.
+func (s *Service) compare(ctx context.Context, id string) bool {
+	ctx, cancel := context.WithTimeout(ctx, watchEvery)
+	defer cancel()
+	row, err := s.o.Store.SignIn(ctx, id)
+	switch {
+	case notThere(err):
+		s.held.cut(id)
+	case err != nil:
+	case s.over(row) || s.use(ctx, row) != nil:
+		s.held.cut(id)
+	}
+	return ctx.Err() == nil
 }
 
 // held are what is open, and with which sign-in.

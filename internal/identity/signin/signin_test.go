@@ -450,6 +450,25 @@ func TestWhatIsHeldIsUsed(t *testing.T) {
 		open.release()
 		w.out("another process ended it", cookie)
 
+		// A store that does not answer ends nothing, and is asked again.
+		cookie, in = w.signIn(w.adminKey)
+		open = w.hold(w.admin, in)
+		w.broken.hang.Store(true)
+		time.Sleep(10 * watchEvery)
+		if open.cut() {
+			t.Error("it was cut because a store did not answer")
+		}
+		w.broken.hang.Store(false)
+		if err := w.db.DeleteSignIn(t.Context(), in.ID); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2*watchEvery + time.Microsecond)
+		synctest.Wait()
+		if !open.cut() {
+			t.Error("it was ended after the store had not answered for a while, and goes on")
+		}
+		open.release()
+
 		// A sign-in that is held no more is not used.
 		cookie, in = w.signIn(w.adminKey)
 		open = w.hold(w.admin, in)

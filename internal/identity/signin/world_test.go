@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,6 +70,15 @@ func (r *recorder) last(t testing.TB) identity.Event {
 type failing struct {
 	Store
 	remove, touch error
+	hang          atomic.Bool // looking one up waits until its context ends
+}
+
+func (f *failing) SignIn(ctx context.Context, id string) (store.SignIn, error) {
+	if f.hang.Load() {
+		<-ctx.Done()
+		return store.SignIn{}, ctx.Err()
+	}
+	return f.Store.SignIn(ctx, id)
 }
 
 func (f *failing) DeleteSignIn(ctx context.Context, id string) error {

@@ -61,6 +61,7 @@ func parse(databaseURL string) (*pgxpool.Config, error) {
 				"database: would send credentials to %s without TLS", w.host)
 		}
 	}
+	notice(config)
 	return config, nil
 }
 
