@@ -213,7 +213,8 @@ type Agents interface {
 	Get(ctx context.Context, by identity.Principal, tenant, name string) (Status, error)
 	// RestartAgent ends the jail and makes a new one.
 	RestartAgent(ctx context.Context, by identity.Principal, tenant, name string) error
-	// RotateToken makes a new token, puts it into the jail's folder without a restart, and lets the old one be good for overlap.
+	// RotateToken makes a new token, puts it into the jail's folder without a restart, and lets the old one be good for overlap from
+	// then on. No old one ends before.
 	RotateToken(ctx context.Context, by identity.Principal, tenant, name string, overlap time.Duration) error
 
 	// ReadLog returns what the agent's jail printed.

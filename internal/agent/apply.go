@@ -16,7 +16,7 @@ import (
 // apply does what is to be done with one agent. The order is such that whatever step is the last one that is done, the
 // next sync finds the rest: the declaration says that something was begun before anything is, and is marked as done when
 // everything is; nothing is allowed before the agent's own rules and settings are there; and a token that never came to its
-// jail is replaced.
+// jail is replaced, and ends no other.
 func (s *Service) apply(ctx context.Context, by identity.Principal, t *task) error {
 	if t.step.Verb == Remove {
 		return s.remove(ctx, by, t)
@@ -70,14 +70,14 @@ func (s *Service) make(ctx context.Context, by identity.Principal, t *task) erro
 	if err := s.applyAccounts(ctx, by, t.tenant, t.identity.ID, t.accounts); err != nil {
 		return err
 	}
+	var err error
 	if token == "" && t.rotate {
-		key, _, err := s.o.Identity.RotateToken(ctx, by, t.tenant, a.Name, s.rest(a.TTL, t.identity), identity.DefaultOverlap)
-		if err != nil {
-			return err
-		}
-		token = key.Reveal()
+		err = s.o.Identity.ReplaceToken(ctx, by, t.tenant, a.Name, s.rest(a.TTL, t.identity), identity.DefaultOverlap,
+			func(key identity.Key) error { return s.start(ctx, t, key.Reveal()) })
+	} else {
+		err = s.start(ctx, t, token)
 	}
-	if err := s.start(ctx, t, token); err != nil {
+	if err != nil {
 		return err
 	}
 	d.ID, d.Owns, d.Done = t.identity.ID, partsOf(a), true

@@ -149,14 +149,13 @@ func (s *Service) RotateToken(ctx context.Context, by identity.Principal, tenant
 	if d := declared[a.Name]; d != nil {
 		life = s.rest(d.Agent.TTL, a)
 	}
-	key, _, err := s.o.Identity.RotateToken(ctx, by, a.Tenant, a.Name, life, overlap)
-	if err != nil {
-		return err
-	}
-	if err := s.o.Keeper.SetToken(ctx, a.Tenant, a.Name, key.Reveal()); err != nil {
-		return fmt.Errorf("the agent has a new token, and its jail could not be given it; rotate again, or sync: %w", err)
-	}
-	return nil
+	return s.o.Identity.ReplaceToken(ctx, by, a.Tenant, a.Name, life, overlap, func(key identity.Key) error {
+		if err := s.o.Keeper.SetToken(ctx, a.Tenant, a.Name, key.Reveal()); err != nil {
+			return problem.Wrap(err, problem.CodeOf(err), "rotate again; its old tokens stay valid until that works, or: clawjail agent revoke "+a.Name,
+				"the jail of %s could not be given its new token", a.Name)
+		}
+		return nil
+	})
 }
 
 // ReadLog implements Agents.

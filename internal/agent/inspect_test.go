@@ -104,6 +104,38 @@ func TestRotateTokenGivesTheJailANewOneWithoutARestart(t *testing.T) {
 	l.wantCode("no jail", l.RotateToken(l.ctx, l.admin, "", "nope", 0), problem.NotFound)
 }
 
+// Whatever is cut while a token is replaced, by a rotation or by a sync, the one that the jail has is good when the overlap is over.
+func TestACutRotationLeavesTheJailATokenThatIsGood(t *testing.T) {
+	for what, replace := range map[string]func(l *land) error{
+		"rotation": func(l *land) error { return l.RotateToken(l.ctx, l.admin, "", "bot", identity.DefaultOverlap) },
+		"sync":     func(l *land) error { _, err := l.sync("clawbots:\n  - name: bot\n    ttl: 200h\n"); return err },
+	} {
+		t.Run(what, func(t *testing.T) {
+			l := newLand(t)
+			_, err := l.sync("clawbots:\n  - name: bot\n    ttl: 100h\n")
+			l.must(err)
+			for cut, done := 0, false; !done; cut++ {
+				first := l.keeper.token("bot")
+				l.kill(cut)
+				err := replace(l)
+				l.begin()
+				l.forward(identity.DefaultOverlap + time.Second)
+				inJail := l.keeper.token("bot")
+				if _, err := l.bearer(inJail); err != nil {
+					t.Fatalf("cut at step %d, the jail has a token that is not good: %v", cut, err)
+				}
+				if done = err == nil; done {
+					if _, err := l.bearer(first); err == nil || inJail == first || cut < 6 {
+						t.Errorf("after %d steps nothing was replaced", cut)
+					}
+				} else if !errors.Is(err, errKilled) {
+					t.Fatalf("it was not cut: %v", err)
+				}
+			}
+		})
+	}
+}
+
 func TestLogAndTypeAreAboutTheAgentThatWasNamed(t *testing.T) {
 	l := newLand(t)
 	_, err := l.sync("clawbots:\n  - name: bot\n")

@@ -140,6 +140,17 @@ func (s *Service) TenantTokens(ctx context.Context, by Principal, tenant string)
 // the connections that are open with them; what is held for a principal that is [Principal.Lasting] goes on. An overlap of 0
 // revokes them, and ends that too. The key is returned here and never again.
 func (s *Service) RotateToken(ctx context.Context, by Principal, tenant, name string, life, overlap time.Duration) (Key, Token, error) {
+	return s.rotateToken(ctx, by, tenant, name, life, overlap, nil)
+}
+
+// ReplaceToken is RotateToken for an agent whose key is brought to it: the old tokens end when give has done so, and not before.
+// After an error they may all be good, with the new one, as nobody knows how far give came; the next rotation ends them.
+func (s *Service) ReplaceToken(ctx context.Context, by Principal, tenant, name string, life, overlap time.Duration, give func(Key) error) error {
+	_, _, err := s.rotateToken(ctx, by, tenant, name, life, overlap, give)
+	return err
+}
+
+func (s *Service) rotateToken(ctx context.Context, by Principal, tenant, name string, life, overlap time.Duration, give func(Key) error) (Key, Token, error) {
 	a, err := s.agent(ctx, by, TokenRotate, tenant, name)
 	if err != nil {
 		return Key{}, Token{}, err
@@ -163,10 +174,18 @@ func (s *Service) RotateToken(ctx context.Context, by Principal, tenant, name st
 		if key, fresh, err = s.addToken(ctx, a, life); err != nil {
 			return err
 		}
+		if give != nil {
+			if err := give(key); err != nil {
+				return err
+			}
+		}
+		ctx := context.WithoutCancel(ctx) // half of them would be worse than all
 		for _, t := range old {
 			if err := s.endToken(ctx, t, overlap); err != nil {
-				// The new token is told to nobody, so it must not stay.
-				return errors.Join(err, s.o.Store.RevokeToken(context.WithoutCancel(ctx), fresh.ID, s.now()))
+				if give == nil { // the new token is told to nobody, so it must not stay
+					err = errors.Join(err, s.o.Store.RevokeToken(ctx, fresh.ID, s.now()))
+				}
+				return err
 			}
 		}
 		return nil
