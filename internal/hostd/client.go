@@ -113,15 +113,17 @@ func (c *Client) keepHold(ctx context.Context, conn *net.UnixConn) {
 			return
 		}
 		c.log.Warn("the host daemon is gone", "error", err)
-		err = retry(ctx, func() error {
-			var err error
+		refused := ""
+		err = retryWhile(ctx, func(err error) bool {
+			if text := err.Error(); !isAway(err) && text != refused && ctx.Err() == nil { // also this may be over one day
+				c.log.Error("the host daemon does not take the hold again", "error", err)
+				refused = text
+			}
+			return true
+		}, func() (err error) {
 			conn, err = c.openHold(ctx)
 			return err
 		})
-		if err != nil && ctx.Err() == nil {
-			c.log.Error("the host daemon does not take the hold again", "error", err)
-			return
-		}
 		if err != nil {
 			return
 		}
@@ -367,18 +369,27 @@ func unreachable(err error) error {
 	return problem.Wrap(err, problem.HostdUnreachable, hint, "the host daemon does not answer")
 }
 
-// retry repeats f with growing pauses while the host daemon is not there.
-func retry(ctx context.Context, f func() error) error {
+// isAway says that the host daemon is not there.
+func isAway(err error) bool {
+	code := problem.CodeOf(err)
+	return code == problem.HostdUnreachable || code == problem.ShuttingDown
+}
+
+// retry repeats f while the host daemon is not there.
+func retry(ctx context.Context, f func() error) error { return retryWhile(ctx, isAway, f) }
+
+// retryWhile repeats f with growing pauses while its errors are such.
+func retryWhile(ctx context.Context, again func(error) bool, f func() error) error {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		err := f()
-		if code := problem.CodeOf(err); code != problem.HostdUnreachable && code != problem.ShuttingDown {
+		if err == nil || !again(err) {
 			return err
 		}
-		again := time.NewTimer(pause)
+		timer := time.NewTimer(pause)
 		select {
-		case <-again.C:
+		case <-timer.C:
 		case <-ctx.Done():
-			again.Stop()
+			timer.Stop()
 			return errors.Join(err, ctx.Err())
 		}
 	}
