@@ -64,10 +64,11 @@ type process struct {
 	end    context.CancelCauseFunc
 	// held is released when nobody need be told any more that the agent's keys are not good.
 	held func()
-	// done is closed when nothing of it is left.
+	// done is closed when it has ended, and nothing of it is left unless left says so.
 	done chan struct{}
 
-	view Process // guarded by processes.mu
+	view Process // guarded by processes.mu, as is
+	left bool    // its jail could not be removed
 }
 
 // open makes the processes ready. Files that an earlier control plane kept of its programs are removed: those ended with it.
@@ -241,10 +242,27 @@ func (s *Service) EndProcess(ctx context.Context, by identity.Principal, tenant,
 	pr.end(ended{actor: by.Actor(), cause: jail.CauseDestroyed})
 	select {
 	case <-pr.done:
-		return nil
+		return s.processes.removed(ctx, pr)
 	case <-ctx.Done():
 		return problem.Wrap(context.Cause(ctx), problem.Timeout, "look again: clawjail agent show "+a.Name, "program %s is still being ended", id)
 	}
+}
+
+// removed asks once more for the end of a jail that could not be removed when its program ended.
+func (p *processes) removed(ctx context.Context, pr *process) error {
+	p.mu.Lock()
+	left := pr.left
+	p.mu.Unlock()
+	if !left {
+		return nil
+	}
+	if err := p.with.Driver.Destroy(ctx, pr.own.Name); err != nil {
+		return problem.Wrap(err, problem.CodeOf(err), "ask again, or look at the host daemon: clawjail status", "the jail of program %s could not be removed yet", pr.view.ID)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pr.left = false
+	return nil
 }
 
 // find finds a program of an agent.

@@ -53,7 +53,7 @@ func (p *processes) keep(pr *process) {
 		p.with.Log.Error("remove a program", "process", pr.view.ID, "jail", pr.jail(), "error", err)
 	}
 	p.mu.Lock()
-	pr.view.Exit = &exit
+	pr.view.Exit, pr.left = &exit, err != nil && pr.own != nil
 	p.mu.Unlock()
 	close(pr.done)
 }
@@ -165,7 +165,7 @@ func (s *Service) undo(_ context.Context, pr *process) error {
 }
 
 // destroy asks for the end of a jail until the host daemon is there to hear it, unless clawjail is being stopped: then that ends
-// it by itself, because its owner is gone.
+// it by itself, because its owner is gone. When this gives up, the host daemon's client goes on.
 func (p *processes) destroy(ctx context.Context, name jail.Name) error {
 	for again := awayPause; ; again = min(2*again, awayMost) {
 		err := p.with.Driver.Destroy(ctx, name)

@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// removeLimit bounds the removal of a program's jail. The host daemon has its own bounds below it, and its reaper goes on
-	// after it.
+	// removeLimit bounds the removal of a program's jail. The host daemon has its own bounds below it, and its reaper, or its client
+	// when it is away, goes on after it.
 	removeLimit = 60 * time.Second
 	// learnLimit bounds how long it takes to learn how a program ended that was ended.
 	learnLimit = 5 * time.Second

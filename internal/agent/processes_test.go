@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -469,14 +468,25 @@ func TestAnEndThatFailsIsSaid(t *testing.T) {
 	p, err := l.Start(l.ctx, l.admin, "", "writer", script("sleep 1000"))
 	l.must(err)
 	d.mu.Lock()
-	d.refuse["destroy"] = errors.New("busy")
+	d.refuse["destroy"] = problem.New(problem.JailBusy, "", "busy")
 	d.mu.Unlock()
 	go d.find(p.Jail).kill() // the host daemon's reaper
-	l.must(l.EndProcess(l.ctx, l.admin, "", "writer", p.ID))
+	for range 2 {
+		l.wantCode("an end that fails", l.EndProcess(l.ctx, l.admin, "", "writer", p.ID), problem.JailBusy)
+	}
 	testenv.Eventually(t, 20*time.Second, func() bool {
 		rows, err := l.log.List(l.ctx, audit.Filter{Action: "process.end", Phase: "outcome"})
 		return err == nil && len(rows) == 1 && rows[0].Result == "failed"
 	}, "it is not on record")
+	d.mu.Lock()
+	delete(d.refuse, "destroy")
+	d.mu.Unlock()
+	for range 2 {
+		l.must(l.EndProcess(l.ctx, l.admin, "", "writer", p.ID))
+	}
+	if left := d.left(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
 }
 
 func BenchmarkSpawn(b *testing.B) {

@@ -22,16 +22,18 @@ import (
 // Client is a jail.Driver and a jail.Keeper that asks a host daemon. Before Create it must Hold.
 //
 // When the host daemon cannot be reached the code is hostd_unreachable. A Client survives its restart: the hold is
-// taken again, Wait goes on waiting, and jails that were there still are.
+// taken again, Wait goes on waiting, jails that were there still are, and those that were to be destroyed meanwhile are.
 type Client struct {
 	socket string
 	log    *slog.Logger
 	owner  string
 
-	mu      sync.Mutex
-	held    chan struct{}      // closed while the hold is open
-	end     context.CancelFunc // of the hold; nil before Hold
-	holding sync.WaitGroup
+	mu         sync.Mutex
+	held       chan struct{}      // closed while the hold is open
+	end        context.CancelFunc // of the hold; nil before Hold
+	background context.Context    // ends with the hold; nil before Hold
+	destroying map[jail.Name]bool // what the host daemon is asked for until it has heard it
+	holding    sync.WaitGroup
 }
 
 var _ jail.Driver = (*Client)(nil)
@@ -50,7 +52,7 @@ func NewClient(socket string, log *slog.Logger) *Client {
 	}
 	var token [ownerTokenLength / 2]byte
 	rand.Read(token[:]) // never fails, see its documentation
-	return &Client{socket: socket, log: log, owner: hex.EncodeToString(token[:]), held: make(chan struct{})}
+	return &Client{socket: socket, log: log, owner: hex.EncodeToString(token[:]), held: make(chan struct{}), destroying: map[jail.Name]bool{}}
 }
 
 // Hold makes this client the owner of the jails that it creates, for as long as the process lives or until Close.
@@ -86,6 +88,9 @@ func (c *Client) Hold(ctx context.Context) error {
 		return err
 	}
 	c.setHeld(true)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.background = background
 	c.holding.Go(func() { c.keepHold(background, conn) })
 	return nil
 }
@@ -93,11 +98,10 @@ func (c *Client) Hold(ctx context.Context) error {
 // Close gives up the hold: the host daemon ends the client's jails after its grace period.
 func (c *Client) Close() {
 	c.mu.Lock()
-	end := c.end
-	c.mu.Unlock()
-	if end != nil {
-		end()
+	if c.end != nil {
+		c.end()
 	}
+	c.mu.Unlock()
 	c.holding.Wait()
 }
 
@@ -248,11 +252,42 @@ func (c *Client) List(ctx context.Context) ([]jail.Status, error) {
 	})
 }
 
-// Destroy implements jail.Driver.
+// Destroy implements jail.Driver. What the host daemon may not have heard it is asked again, until it has or the hold is given up: as
+// the owner is here, nobody else would end the jail.
 func (c *Client) Destroy(ctx context.Context, name jail.Name) error {
+	err := c.destroy(ctx, name)
+	if err != nil && (ctx.Err() != nil || unheard(err)) {
+		c.destroyLater(name)
+	}
+	return err
+}
+
+func (c *Client) destroy(ctx context.Context, name jail.Name) error {
 	_, err := ask[noResult](ctx, c, OpDestroy, nameArguments{string(name)})
 	return err
 }
+
+func (c *Client) destroyLater(name jail.Name) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.background == nil || c.background.Err() != nil || c.destroying[name] {
+		return
+	}
+	c.destroying[name] = true
+	ctx := c.background
+	c.holding.Go(func() {
+		err := retryWhile(ctx, unheard, func() error { return c.destroy(ctx, name) })
+		c.mu.Lock()
+		delete(c.destroying, name)
+		c.mu.Unlock()
+		if err != nil && ctx.Err() == nil {
+			c.log.Error("the host daemon goes on to end a jail", "jail", name, "error", err)
+		}
+	})
+}
+
+// unheard says that the host daemon has not begun what it was asked for.
+func unheard(err error) bool { return isAway(err) || problem.CodeOf(err) == problem.RateLimited }
 
 // Reap implements jail.Driver.
 func (c *Client) Reap(ctx context.Context, o jail.ReapOptions) (jail.ReapReport, error) {

@@ -154,7 +154,7 @@ func (s *Service) destroy(ctx context.Context, i *instance) error {
 }
 
 // destroyJail asks for the end of a jail until the host daemon is there to hear it, unless clawjail is being stopped:
-// then the host daemon ends it by itself, because its owner is gone.
+// then the host daemon ends it by itself, because its owner is gone. When this gives up, the host daemon's client goes on.
 func (s *Service) destroyJail(ctx context.Context, name jail.Name) error {
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		err := s.Driver.Destroy(ctx, name)

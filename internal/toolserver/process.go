@@ -93,7 +93,8 @@ func (s *Service) admit(server config.MCPServer, tenant string, name jail.Name, 
 // actor names a server in records of what its jail does.
 func actor(server string) string { return "mcp_server:" + server }
 
-// destroy removes a jail. It retries while the host daemon is unreachable, which ends the jail by itself when clawjail is gone.
+// destroy removes a jail. It retries while the host daemon is unreachable, which ends the jail by itself when clawjail is gone. When this
+// gives up, the host daemon's client goes on.
 func (s *Service) destroy(ctx context.Context, name jail.Name) error {
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		err := s.o.Driver.Destroy(ctx, name)
