@@ -94,7 +94,6 @@ func (p *plane) removeOld(ctx context.Context) {
 type reaped struct {
 	instance string
 	after    uint64
-	dropped  uint64
 }
 
 // ask records new entries. Its next call acknowledges them, so none is lost when this
@@ -111,10 +110,10 @@ func (r *reaped) ask(ctx context.Context, p *plane) {
 	if found.Instance != r.instance {
 		*r = reaped{instance: found.Instance}
 	}
-	if lost := found.Dropped - r.dropped; lost > 0 {
+	if found.Dropped > 0 && len(found.Entries) > 0 {
 		p.audit.Note(audit.Event{Action: "jail.reap", Result: audit.Unknown, Actor: system,
-			Detail: audit.NewDetail(audit.Fields{"lost_count": int64(lost)})})
-		r.dropped = found.Dropped
+			Detail: audit.NewDetail(audit.Fields{"lost_count": int64(found.Dropped)})})
+		r.after = found.Entries[0].Seq - 1
 	}
 	for _, e := range found.Entries {
 		if e.Seq <= r.after {

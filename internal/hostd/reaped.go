@@ -42,7 +42,8 @@ type Reaping struct {
 type Reaped struct {
 	// Instance is another one with every start of the host daemon. Numbers hold within one instance.
 	Instance string `json:"instance"`
-	// Dropped is how many entries this instance has lost so far, because nobody asked for them in time.
+	// Dropped is how many entries between the last that was acknowledged and the first here were lost, because nobody asked for them
+	// in time. To acknowledge the number before the first is to know of them.
 	Dropped uint64    `json:"dropped"`
 	Entries []Reaping `json:"entries"` // oldest first
 }
@@ -63,14 +64,13 @@ const (
 type reapings struct {
 	now      func() time.Time
 	instance string
-	first    uint64 // the number of the first entry of all
 	// isHere says whether an owner is here. No owner is before the first call.
 	isHere func(owner string) bool
 
 	mu      sync.Mutex
 	next    uint64
 	queue   []Reaping
-	dropped uint64
+	known   uint64                   // the last that was acknowledged
 	states  map[jail.Name]jail.State // as journalled
 	ending  map[jail.Name]ReapReason // what the reaper has begun to end
 	failing map[string]string        // what could not be removed when it was last tried, and why
@@ -81,7 +81,7 @@ func newReapings(now func() time.Time) *reapings {
 	rand.Read(random[:]) // never fails, see its documentation
 	first := 1 + binary.BigEndian.Uint64(random[:])%firstReapings
 	return &reapings{
-		now: now, instance: rand.Text(), first: first, next: first,
+		now: now, instance: rand.Text(), next: first, known: first - 1,
 		isHere: func(string) bool { return false },
 		states: map[jail.Name]jail.State{}, ending: map[jail.Name]ReapReason{}, failing: map[string]string{},
 	}
@@ -93,7 +93,6 @@ func (q *reapings) add(r Reaping) {
 	q.next++
 	if len(q.queue) == maxReapings {
 		q.queue = slices.Delete(q.queue, 0, 1)
-		q.dropped++
 	}
 	q.queue = append(q.queue, r)
 }
@@ -103,10 +102,11 @@ func (q *reapings) add(r Reaping) {
 func (q *reapings) behind(after uint64) Reaped {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if after >= q.first && after < q.next {
-		q.queue = slices.DeleteFunc(q.queue, func(r Reaping) bool { return r.Seq <= after })
+	if after > q.known && after < q.next {
+		q.queue, q.known = slices.DeleteFunc(q.queue, func(r Reaping) bool { return r.Seq <= after }), after
 	}
-	return Reaped{Instance: q.instance, Dropped: q.dropped, Entries: slices.Clone(q.queue)}
+	// Its numbers have no gaps: the first that is there is the next one, when nothing was lost.
+	return Reaped{Instance: q.instance, Dropped: q.next - uint64(len(q.queue)) - q.known - 1, Entries: slices.Clone(q.queue)}
 }
 
 // note queues what a report says of things that belong to no jail, and of what could not be removed: once, and again

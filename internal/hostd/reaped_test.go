@@ -53,30 +53,51 @@ func TestWhatWasReapedComesInOrderUntilItIsAcknowledged(t *testing.T) {
 
 func TestTheOldestAreDroppedAndCounted(t *testing.T) {
 	q := newReapings(newClock().now)
+	first := q.next
 	addEntries(maxReapings, q)
 	if got := q.behind(0); len(got.Entries) != maxReapings || got.Dropped != 0 {
 		t.Fatalf("%d entries, %d dropped", len(got.Entries), got.Dropped)
 	}
 	addEntries(7, q)
 	got := q.behind(0)
-	if len(got.Entries) != maxReapings || got.Dropped != 7 || got.Entries[0].Seq != q.first+7 {
-		t.Fatalf("%d entries from %d, %d dropped", len(got.Entries), got.Entries[0].Seq-q.first, got.Dropped)
+	if len(got.Entries) != maxReapings || got.Dropped != 7 || got.Entries[0].Seq != first+7 {
+		t.Fatalf("%d entries from %d, %d dropped", len(got.Entries), got.Entries[0].Seq-first, got.Dropped)
+	}
+	if got = q.behind(0); got.Dropped != 7 {
+		t.Errorf("%d dropped, and nobody has said that they know", got.Dropped)
+	}
+	// Who knows of the loss acknowledges what is before the first entry. Whoever begins after that is not told of it again.
+	for _, after := range []uint64{first + 6, 0} {
+		if got = q.behind(after); len(got.Entries) != maxReapings || got.Dropped != 0 {
+			t.Errorf("behind %d: %d entries, %d dropped", after, len(got.Entries), got.Dropped)
+		}
+	}
+	// Those that were seen before they were dropped are not lost.
+	seen := q.behind(0).Entries[4].Seq
+	addEntries(7, q)
+	if got = q.behind(seen); len(got.Entries) != maxReapings || got.Dropped != 2 {
+		t.Errorf("%d entries, %d dropped, of seven of which five were seen", len(got.Entries), got.Dropped)
 	}
 	// Entries that were acknowledged are not dropped.
-	if got = q.behind(q.next - 1); len(got.Entries) != 0 || got.Dropped != 7 {
+	if got = q.behind(q.next - 1); len(got.Entries) != 0 || got.Dropped != 0 {
+		t.Errorf("%d entries, %d dropped", len(got.Entries), got.Dropped)
+	}
+	addEntries(1, q)
+	if got = q.behind(0); len(got.Entries) != 1 || got.Dropped != 0 {
 		t.Errorf("%d entries, %d dropped", len(got.Entries), got.Dropped)
 	}
 }
 
 func TestNumbersOfAnotherInstanceAcknowledgeNothing(t *testing.T) {
 	q := newReapings(newClock().now)
+	first := q.next
 	addEntries(3, q)
-	for _, after := range []uint64{0, 1, q.first - 1, q.next, q.next + 1, 1<<64 - 1} {
+	for _, after := range []uint64{0, 1, first - 1, q.next, q.next + 1, 1<<64 - 1} {
 		if got := q.behind(after).Entries; len(got) != 3 {
 			t.Errorf("%d acknowledges %d entries", after, 3-len(got))
 		}
 	}
-	if other := newReapings(newClock().now); other.instance == q.instance || other.first == q.first {
+	if other := newReapings(newClock().now); other.instance == q.instance || other.known == q.known {
 		t.Error("two instances cannot be told apart")
 	}
 }
