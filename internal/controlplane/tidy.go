@@ -71,8 +71,8 @@ func (p *plane) removeOld(ctx context.Context) {
 	if err := p.book.Tidy(ctx); err != nil && ctx.Err() == nil {
 		p.Log.Warn("remove what was decided and has expired", "error", err)
 	}
-	if n, err := p.grants.Purge(ctx); err != nil {
-		p.Log.Warn("remove old grants", "error", err)
+	if n, err := p.grants.Tidy(ctx); err != nil {
+		p.Log.Warn("remove old grants, and sign permissions", "error", err)
 	} else if n > 0 {
 		p.Log.Info("old grants removed", "grants", n)
 	}

@@ -73,42 +73,43 @@ var (
 // read verifies the signature of a grant's token and returns what it says. An error that is none of the three above means
 // that the keys could not be read.
 func (k *Keyring) read(token Token) (c claims, err error) {
-	if err := k.open(token, &c); err != nil {
+	if _, err := k.open(token, &c); err != nil {
 		return claims{}, err
 	}
 	return c, nil
 }
 
-// open verifies the signature of a token and decodes what it says, which has no fields but those of into.
-func (k *Keyring) open(token Token, into any) error {
+// open verifies the signature of a token and decodes what it says, which has no fields but those of into. The id is the
+// signing key's.
+func (k *Keyring) open(token Token, into any) (id string, err error) {
 	text := token.Reveal()
 	if len(text) > longestToken {
-		return errForm
+		return "", errForm
 	}
 	parser := paseto.MakeParser(nil) // the row decides about time, and the caller about the rest
 	raw, err := parser.UnsafeParseFooter(paseto.V4Public, text)
 	if err != nil {
-		return errForm
+		return "", errForm
 	}
 	var f footer
 	if err := strict(raw, &f); err != nil {
-		return errForm
+		return "", errForm
 	}
 	public, known, err := k.public(f.KeyID)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if !known {
-		return errKey
+		return "", errKey
 	}
 	parsed, err := parser.ParseV4Public(public, text, nil)
 	if err != nil {
-		return errSignature
+		return "", errSignature
 	}
 	if err := strict(parsed.ClaimsJSON(), into); err != nil {
-		return errSignature
+		return "", errSignature
 	}
-	return nil
+	return f.KeyID, nil
 }
 
 // write makes and signs a token.

@@ -200,14 +200,15 @@ func (i *Issuer) Revoke(ctx context.Context, tenant, id, by string) (Grant, erro
 	return g, nil
 }
 
-// Purge removes the rows of grants and permissions that expired longer ago than Keep, and says of how many grants. A token
-// whose row is gone is refused as before: as expired.
-func (i *Issuer) Purge(ctx context.Context) (int, error) {
+// Tidy removes the rows of grants and permissions that expired longer ago than Keep, and says of how many grants. A token
+// whose row is gone is refused as before: as expired. It signs the permissions that a rotation has left out: one that was cut,
+// or that they were given beside.
+func (i *Issuer) Tidy(ctx context.Context) (int, error) {
 	before := store.Microsecond(i.o.Now().Add(-i.o.Limits.Keep))
 	n, err := i.o.Store.DeleteGrantsBefore(ctx, before)
 	_, permissionsErr := i.o.Store.DeleteEntriesBefore(ctx, KindPermission, before)
 	if err := errors.Join(err, permissionsErr); err != nil {
-		return n, fmt.Errorf("purge what has expired: %w", err)
+		return n, fmt.Errorf("remove what has expired: %w", err)
 	}
-	return n, nil
+	return n, i.SignPermissions(ctx)
 }

@@ -70,6 +70,7 @@ type Permission struct {
 	account  string // the id of the cookie set
 	answered bool   // it was used as it is now: what asks about the first use has been answered
 	version  int64
+	key      string // the id of the one that signed it
 }
 
 // PermissionRequest is what an operator permits for many sessions.
@@ -277,14 +278,21 @@ func (i *Issuer) readable(entries []store.Entry) ([]Permission, error) {
 	return out, nil
 }
 
-// SignPermissions signs all permissions with the key that signs now: one that was rotated away verifies for a day.
+// SignPermissions has all permissions signed with the key that signs now: one that was rotated away verifies for a day.
 func (i *Issuer) SignPermissions(ctx context.Context) error {
 	all, err := i.Permissions(ctx, "")
 	if err != nil {
 		return err
 	}
+	keys, err := i.o.Keys.Keys()
+	if err != nil {
+		return err
+	}
 	var errs []error
 	for _, p := range all {
+		if p.key == keys[0].ID {
+			continue
+		}
 		if _, err := i.changePermission(ctx, p.ID, func(*Permission) error { return nil }); problem.CodeOf(err) != problem.NotFound {
 			errs = append(errs, err)
 		}

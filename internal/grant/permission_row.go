@@ -37,6 +37,8 @@ type standing struct {
 	By            string    `json:"by"`
 	LastUsedAt    time.Time `json:"last_used_at,omitzero"`
 	ApprovedUntil time.Time `json:"approved_until,omitzero"`
+
+	key string // the id of the one that signed it
 }
 
 // body is what the entry of a permission holds.
@@ -110,7 +112,7 @@ func (k *Keyring) standing(e store.Entry) (s standing, err error) {
 	if err := strict(e.Body, &b); err != nil {
 		return s, fmt.Errorf("the permission %s: %w", e.ID, errUnread)
 	}
-	switch err := k.open(ParseToken(b.Signed), &s); {
+	switch s.key, err = k.open(ParseToken(b.Signed), &s); {
 	case errors.Is(err, errForm), errors.Is(err, errKey), errors.Is(err, errSignature):
 		return s, fmt.Errorf("the permission %s: %w: %w", e.ID, errUnread, err)
 	case err != nil:
@@ -134,5 +136,5 @@ func (i *Issuer) readPermission(e store.Entry) (Permission, error) {
 	}
 	return Permission{ID: s.ID, Tenant: s.Tenant, Domain: s.Domain, Agent: s.Agent, AgentName: s.AgentName, Access: s.Access, EgressDomains: s.EgressDomains,
 		Ask: s.Ask, Hours: s.Hours, Left: s.Left, Used: s.Used, answered: s.Answered, Declared: s.Declared, By: s.By, CreatedAt: e.CreatedAt,
-		LastUsedAt: s.LastUsedAt, ExpiresAt: e.ExpiresAt, ApprovedUntil: s.ApprovedUntil, account: s.Account, version: e.Version}, nil
+		LastUsedAt: s.LastUsedAt, ExpiresAt: e.ExpiresAt, ApprovedUntil: s.ApprovedUntil, account: s.Account, version: e.Version, key: s.key}, nil
 }

@@ -217,7 +217,7 @@ func TestPermissionWhoseTimeIsOverIsKeptForItsSessions(t *testing.T) {
 		stands bool
 	}{{time.Hour, true}, {w.o.Limits.Keep, true}, {time.Microsecond, false}} {
 		w.clock.move(c.after)
-		if _, err := w.Purge(t.Context()); err != nil {
+		if _, err := w.Tidy(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if stands, err := w.PermissionStands(t.Context(), p.ID, AccessTools); err != nil || stands != c.stands {
@@ -486,6 +486,33 @@ func TestPermissionOutlivesTheKeyThatSignedIt(t *testing.T) {
 	if all, err := w.Permissions(t.Context(), ""); err != nil || len(all) != 2 || all[0].Used+all[1].Used != 3 {
 		t.Errorf("%+v, %v", all, err)
 	}
+}
+
+// A rotation may be cut before permissions are signed, and others may be given at the moment of one. What signs them later writes
+// each once.
+func TestARotationThatIsCutVoidsNoPermission(t *testing.T) {
+	w := newAgents(t)
+	w.allow()
+	if _, err := w.keys.Rotate(); err != nil {
+		t.Fatal(err)
+	}
+	w.allow(func(r *PermissionRequest) { r.Agent = "a2" })
+	var written [3]int64
+	for n := range written {
+		all, err := w.Permissions(t.Context(), "")
+		if err != nil || len(all) != 2 {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		written[n] = all[0].version + all[1].version
+		if _, err := w.Tidy(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if written[1] != written[0]+1 || written[2] != written[1] {
+		t.Errorf("they were written %v times in all", written)
+	}
+	w.clock.move(MostTTL + retiring + time.Second)
+	w.opens(asking())
 }
 
 // What a database that was put back has is signed anew by what the old keys have signed, and by nothing else: no grant of theirs is good again,

@@ -176,7 +176,7 @@ func TestWhateverHappensAGrantIsUsedAtMostOnceAndForWhatItIsFor(t *testing.T) {
 			},
 			"wait long": func(t *rapid.T) { in.clock.move(DefaultLimits().Keep) },
 			"purge": func(t *rapid.T) {
-				if _, err := in.nodes[0].Purge(ctx); err != nil {
+				if _, err := in.nodes[0].Tidy(ctx); err != nil {
 					t.Fatal(err)
 				}
 				in.purged = in.clock.now().Add(-DefaultLimits().Keep)

@@ -349,12 +349,12 @@ func TestPurgedGrantIsExpired(t *testing.T) {
 	w := newWorld(t)
 	token, g := w.issue()
 	w.clock.move(time.Minute + w.o.Limits.Keep)
-	if n, err := w.Purge(t.Context()); err != nil || n != 0 {
+	if n, err := w.Tidy(t.Context()); err != nil || n != 0 {
 		t.Fatalf("purged %d too early, %v", n, err)
 	}
 	w.clock.move(time.Microsecond)
 	young, _ := w.issue()
-	if n, err := w.Purge(t.Context()); err != nil || n != 1 {
+	if n, err := w.Tidy(t.Context()); err != nil || n != 1 {
 		t.Fatalf("purged %d, %v", n, err)
 	}
 	if _, err := w.store.Grant(t.Context(), g.ID); !errors.Is(err, store.ErrNotFound) {
