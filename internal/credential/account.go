@@ -139,10 +139,11 @@ func (s *Service) DeleteCookies(ctx context.Context, by identity.Principal, tena
 		return err
 	}
 	return s.ending(by, identity.CookiesDelete, tenant, domain, func() error {
-		if err := known(s.Vault.DeleteCookies(ctx, tenant, domain), domain); err != nil {
+		// The permissions first: when it is cut, the account is still there to be removed.
+		if err := s.disallowAll(ctx, by, tenant, domain); err != nil {
 			return err
 		}
-		return s.disallowAll(ctx, by, tenant, domain)
+		return known(s.Vault.DeleteCookies(ctx, tenant, domain), domain)
 	})
 }
 

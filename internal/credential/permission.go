@@ -151,7 +151,7 @@ func (s *Service) disallow(ctx context.Context, by identity.Principal, p grant.P
 	return ended, end(pending, err)
 }
 
-// disallowAll takes back what is permitted with an account that was removed.
+// disallowAll takes back what is permitted with an account.
 func (s *Service) disallowAll(ctx context.Context, by identity.Principal, tenant, domain string) error {
 	all, err := s.Grants.Permissions(ctx, tenant)
 	if err != nil {

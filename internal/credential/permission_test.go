@@ -9,10 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store/sqlite"
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
@@ -167,6 +169,46 @@ func TestRemovingAnAccountTakesItsPermissionsBack(t *testing.T) {
 	all, err := w.Permissions(w.ctx, w.operator, "")
 	if err != nil || len(all) != 0 || !slices.Equal(w.sessions.ended, []string{p.ID + " "}) {
 		t.Errorf("left %+v, ended %q, %v", all, w.sessions.ended, err)
+	}
+}
+
+// stuck is a database that removes no permission as long as it fails.
+type stuck struct {
+	*sqlite.DB
+	fails error
+}
+
+func (s *stuck) DeleteEntry(ctx context.Context, id string) error {
+	if s.fails != nil {
+		return s.fails
+	}
+	return s.DB.DeleteEntry(ctx, id)
+}
+
+func TestRemovingAnAccountThatWasCutCanBeRepeated(t *testing.T) {
+	w, _ := shopper(t)
+	p, err := w.AllowAccount(w.ctx, w.operator, Allow{Domain: "example.com", Agent: "shopper"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.sessions.ended = nil
+	db := &stuck{w.db, errors.New("planted")}
+	w.Grants, err = grant.New(grant.Options{Store: db, Keys: w.Keyring, Installation: "test", RegistrableDomain: cookies.RegistrableDomain,
+		Limits: grant.DefaultLimits(), Now: time.Now, Audit: func(context.Context, grant.Event) error { return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.DeleteCookies(w.ctx, w.operator, "", "example.com"); !errors.Is(err, db.fails) {
+		t.Errorf("it went on without the permissions: %v", err)
+	}
+	db.fails = nil
+	if err := w.DeleteCookies(w.ctx, w.operator, "", "example.com"); err != nil {
+		t.Errorf("once more: %v", err)
+	}
+	all, err := w.Permissions(w.ctx, w.operator, "")
+	sets, also := w.Cookies(w.ctx, w.operator, "")
+	if err := errors.Join(err, also); err != nil || len(all)+len(sets) != 0 || !slices.Equal(w.sessions.ended, []string{p.ID + " "}) {
+		t.Errorf("left %+v and %+v, ended %q, %v", all, sets, w.sessions.ended, err)
 	}
 }
 
