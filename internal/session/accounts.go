@@ -232,8 +232,9 @@ func (s *Service) lease(ctx context.Context, r *session) error {
 	defer cancel()
 	for {
 		ending := s.endingWith(r.plan) // before it is asked, so that none ends unseen in between
-		busy, err := s.Accounts.Leases.LeaseCookieSets(ctx,
-			store.Lease{Tenant: r.plan.tenant, Session: r.id, Node: s.Accounts.Node, At: s.Now()}, r.plan.domains)
+		now := s.Now()
+		busy, err := s.Accounts.Leases.LeaseCookieSets(ctx, store.Lease{Tenant: r.plan.tenant, Session: r.id, Node: s.Accounts.Node,
+			At: now, ExpiresAt: now.Add(r.plan.ttl + leaseLate)}, r.plan.domains)
 		if errors.Is(err, store.ErrNotFound) {
 			return problem.Wrap(err, problem.NotFound, "import it again: clawjail cookies import FILE", "an account was removed at this moment")
 		}
@@ -256,6 +257,10 @@ func (s *Service) lease(ctx context.Context, r *session) error {
 	}
 }
 
+// leaseLate is how much longer than the time of a session its leases count when nobody gives them back: opening and ending take a
+// while, and the clocks of nodes may differ.
+const leaseLate = time.Hour
+
 // endingLimit bounds how long a session waits for an account of one that is being closed.
 const endingLimit = 20 * time.Second
 
@@ -272,8 +277,8 @@ func (s *Service) endingWith(p plan) (oldest *session) {
 	return oldest
 }
 
-// release gives the leases of a session back, of which nothing is left. A session whose leases stay would lock its
-// account until the control plane starts anew, so it is tried again.
+// release gives the leases of a session back, of which nothing is left. Leases that stay would lock its account for long, so it is
+// tried again.
 func (s *Service) release(r *session) {
 	if !r.leased { // it does not change once the session is open, or given up
 		return
@@ -282,7 +287,7 @@ func (s *Service) release(r *session) {
 	defer cancel()
 	err := s.Accounts.Leases.ReleaseLeases(ctx, r.id)
 	if err != nil {
-		s.Log.Error("give back the accounts of a session; it is tried again with the next operator session", "session", r.id, "error", err)
+		s.Log.Error("give back the accounts of a session; it is tried again", "session", r.id, "error", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -292,15 +297,32 @@ func (s *Service) release(r *session) {
 	}
 }
 
-// releaseOld tries again what release could not do.
+// releaseAgain tries again, until the service ends, what release could not do: other nodes need the accounts, too.
+func (s *Service) releaseAgain() {
+	again := time.NewTicker(permissionRecheck)
+	defer again.Stop()
+	for {
+		select {
+		case <-again.C:
+			s.releaseOld(s.background)
+		case <-s.background.Done():
+			return
+		}
+	}
+}
+
+// releaseOld tries once more what release could not do.
 func (s *Service) releaseOld(ctx context.Context) {
 	s.mu.Lock()
 	old := s.unfreed
 	s.unfreed = nil
 	s.mu.Unlock()
 	for _, id := range old {
-		if err := s.Accounts.Leases.ReleaseLeases(ctx, id); err != nil {
-			s.Log.Error("give back the accounts of a session", "session", id, "error", err)
+		bounded, cancel := context.WithTimeout(ctx, releaseLimit)
+		err := s.Accounts.Leases.ReleaseLeases(bounded, id)
+		cancel()
+		if err != nil {
+			s.Log.Debug("give back the accounts of a session", "session", id, "error", err)
 			s.mu.Lock()
 			s.unfreed = append(s.unfreed, id)
 			s.mu.Unlock()

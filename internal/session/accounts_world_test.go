@@ -337,7 +337,8 @@ func (a *accounts) free(t testing.TB, tenant, domain string) {
 
 func (a *accounts) busy(t testing.TB, tenant, domain string) bool {
 	t.Helper()
-	busy, err := a.db.LeaseCookieSets(t.Context(), store.Lease{Tenant: tenant, Session: "s_probe", Node: "probe", At: time.Now()}, []string{domain})
+	busy, err := a.db.LeaseCookieSets(t.Context(), store.Lease{Tenant: tenant, Session: "s_probe", Node: "probe", At: time.Now(),
+		ExpiresAt: time.Now().Add(time.Hour)}, []string{domain})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -104,7 +104,8 @@ func (s *Service) EndPermitted(permission string, is grant.Access) int {
 	return ended
 }
 
-// permissionRecheck is how often it is looked whether another process has taken a permission back, or narrowed it.
+// permissionRecheck is how often it is looked whether another process has taken a permission back, or narrowed it, and how often
+// leases are given back that could not be.
 const permissionRecheck = 10 * time.Second
 
 // disallowed says whether a permission of a session is gone, or is not for its access any more. A database that does not answer

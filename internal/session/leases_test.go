@@ -2,9 +2,11 @@ package session
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -207,6 +209,39 @@ func TestAccountThatCouldNotBeGivenBackIsTriedAgain(t *testing.T) {
 		a.failing("release", nil)
 		if _, err := a.s.Open(t.Context(), admin, wanting(token)); err != nil {
 			t.Errorf("when the database is back: %v", err)
+		}
+	})
+}
+
+// Sessions of other nodes need the account, too, and this node may open none for a long time.
+func TestAccountThatCouldNotBeGivenBackIsTriedAgainByItself(t *testing.T) {
+	withAccounts(t, nil, func(t *testing.T, a *accounts) {
+		a.set(t, store.DefaultTenant, "example.com", 1)
+		first := a.mustOpenOperator(t)
+		a.failing("release", errPlanted)
+		a.mustClose(t, first.ID)
+		time.Sleep(2 * permissionRecheck) // of the bubble
+		if !a.busy(t, store.DefaultTenant, "example.com") {
+			t.Error("it is free without having been given back: the test shows nothing")
+		}
+		a.failing("release", nil)
+		time.Sleep(2 * permissionRecheck)
+		a.free(t, store.DefaultTenant, "example.com")
+	})
+}
+
+// A node that is gone for good gives nothing back.
+func TestAccountIsFreeWhenTheTimeOfItsSessionIsLongOver(t *testing.T) {
+	withAccounts(t, nil, func(t *testing.T, a *accounts) {
+		a.set(t, store.DefaultTenant, "example.com", 1)
+		out := a.mustOpenOperator(t)
+		for late, want := range map[time.Duration]bool{10 * time.Minute: true, leaseLate + time.Second: false} {
+			at := out.ExpiresAt.Add(late)
+			busy, err := a.db.LeaseCookieSets(t.Context(), store.Lease{Tenant: store.DefaultTenant, Session: "s_late", Node: "n2", At: at, ExpiresAt: at.Add(1)},
+				[]string{"example.com"})
+			if err := errors.Join(err, a.db.ReleaseLeases(t.Context(), "s_late")); err != nil || (len(busy) > 0) != want {
+				t.Errorf("%s after its session's time: busy %q, %v", late, busy, err)
+			}
 		}
 	})
 }

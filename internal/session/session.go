@@ -272,6 +272,7 @@ func New(o Options) (*Service, error) {
 	s.trust = newTrust(s)
 	s.pool = newPool(s)
 	s.tasks.Go(s.pool.run)
+	s.tasks.Go(s.releaseAgain)
 	return s, nil
 }
 

@@ -209,7 +209,7 @@ type CookieSets interface {
 
 	// LeaseCookieSets takes one lease on each of the domains' sets for a session, all or none. It returns the
 	// domains that have no lease left, sorted, and ErrNotFound when a set does not exist. A session's second lease
-	// on the same set is no second one.
+	// on the same set is no second one. Leases of others count until their ExpiresAt.
 	LeaseCookieSets(ctx context.Context, l Lease, domains []string) (busy []string, err error)
 	// ReleaseLeases gives back every lease of a session. Idempotent.
 	ReleaseLeases(ctx context.Context, session string) error
@@ -220,7 +220,8 @@ type CookieSets interface {
 // Lease is a session's use of cookie sets.
 type Lease struct {
 	Tenant, Session, Node string
-	At                    time.Time
+	// At is when it is taken. From ExpiresAt on it counts no more, also when nobody has given it back: its node may never come back.
+	At, ExpiresAt time.Time
 }
 
 // Sealed is what may be known of an encrypted row without its content: enough to tell whose it is, by which key it was

@@ -108,7 +108,7 @@ func (m SignedOut) Validate() error {
 // Validate returns everything that is wrong with the lease, as ErrInvalid. Every Store asks before it writes.
 func (l Lease) Validate() error {
 	return errors.Join(present("tenant", l.Tenant), present("session", l.Session), present("node", l.Node),
-		Text(l.Tenant, l.Session, l.Node), Moment("at", l.At))
+		Text(l.Tenant, l.Session, l.Node), Moment("at", l.At), Moment("expires_at", l.ExpiresAt))
 }
 
 // Validate returns everything that is wrong with the row, as ErrInvalid. Every Store asks before it writes.

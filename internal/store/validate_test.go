@@ -17,7 +17,7 @@ func TestValidate(t *testing.T) {
 	agent := Agent{ID: "a", Tenant: "acme", Name: "bea", CreatedAt: now}
 	token := Token{ID: "t", Agent: "a", Hash: hash, CreatedAt: now}
 	set := CookieSet{ID: "c", Tenant: "acme", Domain: "a.example", MaxLeases: 1, CreatedAt: now}
-	lease := Lease{Tenant: "acme", Session: "s", Node: "n", At: now}
+	lease := Lease{Tenant: "acme", Session: "s", Node: "n", At: now, ExpiresAt: now}
 	secret := Secret{ID: "x", Tenant: "acme", Service: "mail", CreatedAt: now}
 	grant := Grant{ID: "g", Tenant: "acme", IssuedAt: now, NotBefore: now, ExpiresAt: now}
 	audit := AuditRow{Node: "n", Seq: 1, Time: now, ID: "i", Phase: "event", PrevHash: hash, Hash: hash}
@@ -59,6 +59,7 @@ func TestValidate(t *testing.T) {
 	change(bad, "lease of no session", lease, func(r *Lease) { r.Session = "" })
 	change(bad, "lease of no node", lease, func(r *Lease) { r.Node = "" })
 	change(bad, "lease of no time", lease, func(r *Lease) { r.At = time.Time{} })
+	change(bad, "lease without an end", lease, func(r *Lease) { r.ExpiresAt = time.Time{} })
 	change(bad, "secret of no service", secret, func(r *Secret) { r.Service = "" })
 	change(bad, "grant without an end", grant, func(r *Grant) { r.ExpiresAt = time.Time{} })
 	change(bad, "grant without a beginning", grant, func(r *Grant) { r.NotBefore = time.Time{} })

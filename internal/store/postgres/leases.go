@@ -35,8 +35,9 @@ func (db *DB) LeaseCookieSets(ctx context.Context, l store.Lease, domains []stri
 				return fmt.Errorf("cookies of %s: %w", domain, store.ErrNotFound)
 			}
 			var taken bool
-			if err := tx.QueryRow(ctx, `SELECT (SELECT count(*) FROM leases WHERE cookie_set = $1 AND session <> $2) >= max_leases
-				FROM cookie_sets WHERE id = $1`, id, l.Session).Scan(&taken); err != nil {
+			if err := tx.QueryRow(ctx, `SELECT (SELECT count(*) FROM leases
+					WHERE cookie_set = $1 AND session <> $2 AND (expires_at IS NULL OR expires_at > $3)) >= max_leases
+				FROM cookie_sets WHERE id = $1`, id, l.Session, stamp(l.At)).Scan(&taken); err != nil {
 				return err
 			}
 			if taken {
@@ -47,8 +48,8 @@ func (db *DB) LeaseCookieSets(ctx context.Context, l store.Lease, domains []stri
 			return nil
 		}
 		for _, domain := range domains {
-			if _, err := tx.Exec(ctx, `INSERT INTO leases (cookie_set, session, node, at) VALUES ($1, $2, $3, $4)
-				ON CONFLICT DO NOTHING`, ids[domain], l.Session, l.Node, stamp(l.At)); err != nil {
+			if _, err := tx.Exec(ctx, `INSERT INTO leases (cookie_set, session, node, at, expires_at) VALUES ($1, $2, $3, $4, $5)
+				ON CONFLICT DO NOTHING`, ids[domain], l.Session, l.Node, stamp(l.At), stamp(l.ExpiresAt)); err != nil {
 				return err
 			}
 		}

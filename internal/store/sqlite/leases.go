@@ -22,8 +22,9 @@ func (db *DB) LeaseCookieSets(ctx context.Context, l store.Lease, domains []stri
 			var id string
 			var taken bool
 			switch err := tx.QueryRowContext(ctx, `SELECT id,
-				(SELECT count(*) FROM leases WHERE cookie_set = cookie_sets.id AND session <> $3) >= max_leases
-				FROM cookie_sets WHERE tenant = $1 AND domain = $2`, l.Tenant, domain, l.Session).Scan(&id, &taken); {
+				(SELECT count(*) FROM leases
+					WHERE cookie_set = cookie_sets.id AND session <> $3 AND (expires_at IS NULL OR expires_at > $4)) >= max_leases
+				FROM cookie_sets WHERE tenant = $1 AND domain = $2`, l.Tenant, domain, l.Session, stamp(l.At)).Scan(&id, &taken); {
 			case errors.Is(err, sql.ErrNoRows):
 				return fmt.Errorf("cookies of %s: %w", domain, store.ErrNotFound)
 			case err != nil:
@@ -38,8 +39,8 @@ func (db *DB) LeaseCookieSets(ctx context.Context, l store.Lease, domains []stri
 			return nil
 		}
 		for _, id := range free {
-			if _, err := tx.ExecContext(ctx, `INSERT INTO leases (cookie_set, session, node, at) VALUES ($1, $2, $3, $4)
-				ON CONFLICT DO NOTHING`, id, l.Session, l.Node, stamp(l.At)); err != nil {
+			if _, err := tx.ExecContext(ctx, `INSERT INTO leases (cookie_set, session, node, at, expires_at) VALUES ($1, $2, $3, $4, $5)
+				ON CONFLICT DO NOTHING`, id, l.Session, l.Node, stamp(l.At), stamp(l.ExpiresAt)); err != nil {
 				return err
 			}
 		}

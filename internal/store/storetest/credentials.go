@@ -82,7 +82,7 @@ func testReplacedCookieSets(t *testing.T, s store.Store) {
 	ctx := t.Context()
 	old := newCookieSet(t, s, "c1", "default", "a.example")
 	must(t, s.MarkInjected(ctx, "default", "a.example", at(50)))
-	busy, err := s.LeaseCookieSets(ctx, store.Lease{Tenant: "default", Session: "s1", Node: "n1", At: at(1)}, []string{"a.example"})
+	busy, err := s.LeaseCookieSets(ctx, store.Lease{Tenant: "default", Session: "s1", Node: "n1", At: at(1), ExpiresAt: at(100)}, []string{"a.example"})
 	must(t, err)
 	same(t, "busy", busy, []string(nil))
 
@@ -96,7 +96,7 @@ func testReplacedCookieSets(t *testing.T, s store.Store) {
 	want := fresh
 	want.CreatedAt, want.LastInjectedAt = old.CreatedAt, at(50)
 	check(t, "the new set", want)(s.CookieSet(ctx, "default", "a.example"))
-	busy, err = s.LeaseCookieSets(ctx, store.Lease{Tenant: "default", Session: "s2", Node: "n1", At: at(1)}, []string{"a.example"})
+	busy, err = s.LeaseCookieSets(ctx, store.Lease{Tenant: "default", Session: "s2", Node: "n1", At: at(1), ExpiresAt: at(100)}, []string{"a.example"})
 	must(t, err)
 	same(t, "busy after it was replaced", busy, []string{"a.example"})
 
@@ -122,7 +122,7 @@ func testReplacedCookieSets(t *testing.T, s store.Store) {
 func testLeases(t *testing.T, s store.Store) {
 	ctx := t.Context()
 	lease := func(session, node string, domains ...string) ([]string, error) {
-		return s.LeaseCookieSets(ctx, store.Lease{Tenant: "default", Session: session, Node: node, At: at(1)}, domains)
+		return s.LeaseCookieSets(ctx, store.Lease{Tenant: "default", Session: session, Node: node, At: at(1), ExpiresAt: at(100)}, domains)
 	}
 	for _, domain := range []string{"a.example", "b.example"} {
 		newCookieSet(t, s, "c"+domain, "default", domain)
@@ -153,10 +153,16 @@ func testLeases(t *testing.T, s store.Store) {
 	check(t, "what n2 gave back", free)(lease("s9", "n1", "a.example", "wide.example"))
 	check(t, "what n1 kept", []string{"b.example"})(lease("s10", "n2", "b.example"))
 
+	late := store.Lease{Tenant: "default", Session: "late", Node: "n2", At: at(99), ExpiresAt: at(200)}
+	check(t, "until its time is over", []string{"b.example", "wide.example"})(s.LeaseCookieSets(ctx, late, []string{"b.example", "wide.example"}))
+	late.At = at(100)
+	check(t, "what nobody gave back when its time was over", free)(s.LeaseCookieSets(ctx, late, []string{"b.example", "wide.example"}))
+	check(t, "who comes after", []string{"b.example"})(lease("s10", "n2", "b.example"))
+
 	must(t, s.DeleteCookieSet(ctx, "default", "b.example"))
 	newCookieSet(t, s, "new", "default", "b.example")
 	check(t, "a new set has no leases", free)(lease("s11", "n2", "b.example"))
-	_, err = s.LeaseCookieSets(ctx, store.Lease{Tenant: "default", Node: "n1", At: at(1)}, []string{"b.example"})
+	_, err = s.LeaseCookieSets(ctx, store.Lease{Tenant: "default", Node: "n1", At: at(1), ExpiresAt: at(100)}, []string{"b.example"})
 	wantError(t, "a lease of no session", err, store.ErrInvalid)
 }
 
@@ -172,7 +178,7 @@ func testLeaseRace(t *testing.T, s store.Store) {
 	for round := range 3 {
 		winners := make([]bool, 24)
 		race(len(winners), func(i int) {
-			l := store.Lease{Tenant: "default", Session: fmt.Sprint("s", i), Node: "n1", At: at(1)}
+			l := store.Lease{Tenant: "default", Session: fmt.Sprint("s", i), Node: "n1", At: at(1), ExpiresAt: at(100)}
 			busy, err := s.LeaseCookieSets(ctx, l, orders[i%len(orders)])
 			if err != nil {
 				t.Error(err)
@@ -192,7 +198,7 @@ func testLeaseRace(t *testing.T, s store.Store) {
 			t.Fatalf("round %d: nobody has the sets", round)
 		}
 		must(t, s.ReleaseLeases(ctx, fmt.Sprint("s", won)))
-		l := store.Lease{Tenant: "default", Session: "after", Node: "n1", At: at(1)}
+		l := store.Lease{Tenant: "default", Session: "after", Node: "n1", At: at(1), ExpiresAt: at(100)}
 		check(t, "what the losers hold", []string(nil))(s.LeaseCookieSets(ctx, l, orders[0]))
 		must(t, s.ReleaseLeases(ctx, "after"))
 	}
@@ -276,7 +282,7 @@ func testTenantsAreSeparate(t *testing.T, s store.Store) {
 	_, errSet := s.CookieSet(ctx, "evil", "a.example")
 	_, errAgent := s.Agent(ctx, "evil", "bea")
 	_, errSecret := s.Secret(ctx, "evil", "a1", "mail")
-	_, errLease := s.LeaseCookieSets(ctx, store.Lease{Tenant: "evil", Session: "s1", Node: "n1", At: at(1)}, []string{"a.example"})
+	_, errLease := s.LeaseCookieSets(ctx, store.Lease{Tenant: "evil", Session: "s1", Node: "n1", At: at(1), ExpiresAt: at(100)}, []string{"a.example"})
 	for what, err := range map[string]error{
 		"read cookies": errSet, "read agent": errAgent, "read secret": errSecret, "lease cookies": errLease,
 		"remove cookies": s.DeleteCookieSet(ctx, "evil", "a.example"), "mark cookies": s.MarkInjected(ctx, "evil", "a.example", at(9)),

@@ -28,7 +28,7 @@ func RunShared(t *testing.T, fresh func(t *testing.T) Database) {
 		run  func(*testing.T, Database)
 	}{
 		{"GrantRaceOfTwoNodes", testGrantRaceOfTwoNodes}, {"AuditRaceOfTwoNodes", testAuditRaceOfTwoNodes},
-		{"LeasesOfTwoNodes", testLeasesOfTwoNodes}, {"GrantMachine", testGrantMachine}, {"Restart", testRestart},
+		{"LeasesOfTwoNodes", testLeasesOfTwoNodes}, {"LeasesOfBefore", testLeasesOfBefore}, {"GrantMachine", testGrantMachine}, {"Restart", testRestart},
 		{"ManyOpenAtOnce", testManyOpenAtOnce}, {"OtherSchemas", testOtherSchemas}, {"AuditRowsAreRefused", testAuditRowsAreRefused},
 		{"RowsAreRefusedAfterATrim", testRowsAreRefusedAfterATrim},
 		{"EntriesOfTwoNodes", testEntriesOfTwoNodes}, {"EntryMachine", testEntryMachine}, {"UsageRaceOfTwoNodes", testUsageRaceOfTwoNodes},
@@ -66,7 +66,7 @@ func testLeasesOfTwoNodes(t *testing.T, d Database) {
 	must(t, nodes[0].PutCookieSet(t.Context(), set))
 	var got counter
 	race(16, func(i int) {
-		l := store.Lease{Tenant: "default", Session: fmt.Sprint("s", i), Node: fmt.Sprint("n", i%2), At: at(1)}
+		l := store.Lease{Tenant: "default", Session: fmt.Sprint("s", i), Node: fmt.Sprint("n", i%2), At: at(1), ExpiresAt: at(100)}
 		busy, err := nodes[i%2].LeaseCookieSets(t.Context(), l, []string{"a.example"})
 		if err != nil {
 			t.Error(err)
@@ -91,7 +91,7 @@ func testRestart(t *testing.T, d Database) {
 		t.Fatalf("used %v, %v", ok, err)
 	}
 	must(t, first.AppendAudit(ctx, auditRows("n1", 1, 5)))
-	busy, err := first.LeaseCookieSets(ctx, store.Lease{Tenant: "default", Session: "s1", Node: "n1", At: at(1)}, []string{"a.example"})
+	busy, err := first.LeaseCookieSets(ctx, store.Lease{Tenant: "default", Session: "s1", Node: "n1", At: at(1), ExpiresAt: at(100)}, []string{"a.example"})
 	if err != nil || busy != nil {
 		t.Fatalf("busy %v, %v", busy, err)
 	}
@@ -107,8 +107,26 @@ func testRestart(t *testing.T, d Database) {
 	if _, again, err := second.UseGrant(ctx, "g1", "default", "s2", at(21)); err != nil || again {
 		t.Errorf("the grant after a restart: used %v, %v", again, err)
 	}
-	l := store.Lease{Tenant: "default", Session: "s2", Node: "n2", At: at(1)}
+	l := store.Lease{Tenant: "default", Session: "s2", Node: "n2", At: at(1), ExpiresAt: at(100)}
 	check(t, "the lease", []string{"a.example"})(second.LeaseCookieSets(ctx, l, []string{"a.example"}))
+}
+
+// testLeasesOfBefore: a lease of a version that did not say when it is over counts until it is given back.
+func testLeasesOfBefore(t *testing.T, d Database) {
+	ctx := t.Context()
+	first := open(t, d)
+	newCookieSet(t, first, "c1", "default", "a.example")
+	busy, err := first.LeaseCookieSets(ctx, store.Lease{Tenant: "default", Session: "s1", Node: "n1", At: at(1), ExpiresAt: at(100)}, []string{"a.example"})
+	if err != nil || busy != nil {
+		t.Fatalf("busy %v, %v", busy, err)
+	}
+	must(t, d.Exec(ctx, `ALTER TABLE leases DROP COLUMN expires_at`))
+	must(t, d.Exec(ctx, `DELETE FROM goose_db_version WHERE version_id = (SELECT max(version_id) FROM goose_db_version)`))
+	second := open(t, d)
+	l := store.Lease{Tenant: "default", Session: "s2", Node: "n2", At: at(1000), ExpiresAt: at(2000)}
+	check(t, "the lease", []string{"a.example"})(second.LeaseCookieSets(ctx, l, []string{"a.example"}))
+	must(t, second.ReleaseNodeLeases(ctx, "n1"))
+	check(t, "when it was given back", []string(nil))(second.LeaseCookieSets(ctx, l, []string{"a.example"}))
 }
 
 // testManyOpenAtOnce: several nodes start for the first time at the same moment.
@@ -140,7 +158,7 @@ func testOtherSchemas(t *testing.T, d Database) {
 	for _, other := range []struct {
 		by   int
 		code string
-	}{{4711, problem.DatabaseTooNew}, {-1, problem.DatabaseTooOld}} {
+	}{{4711, problem.DatabaseTooNew}, {-9, problem.DatabaseTooOld}} {
 		shift := fmt.Sprintf(`UPDATE goose_db_version SET version_id = version_id + (%d) WHERE version_id > 0`, other.by)
 		must(t, d.Exec(ctx, shift))
 		s, err = d.Open(ctx)
