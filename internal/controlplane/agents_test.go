@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +22,7 @@ func TestTheGatewayListensWhereContainersAre(t *testing.T) {
 	var mu sync.Mutex // guards what follows
 	var at netip.Addr
 	var away error
+	var served atomic.Int32 // the first time it ends by itself
 	set := func(a netip.Addr, err error) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -34,6 +36,9 @@ func TestTheGatewayListensWhereContainersAre(t *testing.T) {
 		},
 		serve: func(ctx context.Context, l net.Listener) error {
 			defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+			if served.Add(1) == 1 {
+				return errors.Join(errors.New("it broke"), l.Close())
+			}
 			for {
 				conn, err := l.Accept()
 				if err != nil {
@@ -56,7 +61,7 @@ func TestTheGatewayListensWhereContainersAre(t *testing.T) {
 	var running sync.WaitGroup
 	running.Go(func() { c.run(ctx) })
 	set(netip.MustParseAddr("127.0.0.1"), nil)
-	testenv.Eventually(t, 10*time.Second, func() bool { return answers("127.0.0.1") }, "it does not listen when there is a network")
+	testenv.Eventually(t, 10*time.Second, func() bool { return answers("127.0.0.1") }, "it does not listen when there is a network, or not again")
 	set(netip.Addr{}, errors.New("away"))
 	set(netip.MustParseAddr("127.0.0.2"), nil)
 	testenv.Eventually(t, 10*time.Second, func() bool { return answers("127.0.0.2") && !answers("127.0.0.1") }, "it does not follow the network")

@@ -56,16 +56,23 @@ func (c containers) run(ctx context.Context) {
 	every := time.NewTicker(containersEvery)
 	defer every.Stop()
 	var at netip.Addr
+	var done <-chan struct{} // nil while nothing is served
 	stop := func() {}
 	defer func() { stop() }()
 	said := ""
 	for {
 		addr, err := c.gateway(ctx)
-		if err == nil && addr != at {
+		ended := false
+		select {
+		case <-done:
+			ended = true
+		default:
+		}
+		if ended || err == nil && addr != at {
 			stop()
-			at, stop = netip.Addr{}, func() {}
-			if addr.IsValid() {
-				if stop, err = c.listen(ctx, netip.AddrPortFrom(addr, c.port)); err == nil {
+			at, done, stop = netip.Addr{}, nil, func() {}
+			if err == nil && addr.IsValid() {
+				if stop, done, err = c.listen(ctx, netip.AddrPortFrom(addr, c.port)); err == nil {
 					at, said = addr, ""
 					c.log.Info("the gateway listens for containers", "gateway", netip.AddrPortFrom(addr, c.port))
 				} else {
@@ -86,24 +93,24 @@ func (c containers) run(ctx context.Context) {
 	}
 }
 
-// listen serves at an address until the answer is called, which returns when nothing is served any more.
-func (c containers) listen(ctx context.Context, at netip.AddrPort) (stop func(), err error) {
+// listen serves at an address until stop is called, which returns when nothing is served any more, or until it ends by itself.
+func (c containers) listen(ctx context.Context, at netip.AddrPort) (stop func(), done <-chan struct{}, err error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", at.String())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() { // ends with ctx; the answer waits for it
-		defer close(done)
+	over := make(chan struct{})
+	go func() { // ends with ctx; stop waits for it
+		defer close(over)
 		if err := c.serve(ctx, listener); err != nil {
 			c.log.Warn("the gateway does not listen for containers any more", "error", err)
 		}
 	}()
 	return func() {
 		cancel()
-		<-done
-	}, nil
+		<-over
+	}, over, nil
 }
 
 // containerGateway asks the host daemon.

@@ -106,8 +106,8 @@ type Listener struct {
 	running sync.WaitGroup
 
 	once sync.Once
-	done chan struct{} // closed by Close, and when inner fails
-	err  error         // why inner failed; written before done is closed
+	done chan struct{} // closed by Close, and when inner is closed
+	err  error         // what Accept answers then; written before done is closed
 }
 
 // Accept implements net.Listener.
@@ -150,9 +150,27 @@ func (l *Listener) end(err error) {
 	})
 }
 
+// accept waits for a connection until done, or until the listener is closed. Any other error goes by, as a want of descriptors does.
+func accept(l net.Listener, done <-chan struct{}, log *slog.Logger) (net.Conn, error) {
+	for said := false; ; said = true {
+		c, err := l.Accept()
+		if err == nil || errors.Is(err, net.ErrClosed) {
+			return c, err
+		}
+		if !said {
+			log.Warn("accept a connection; it is tried again", "error", err)
+		}
+		select {
+		case <-time.After(50 * time.Millisecond): // when there are no descriptors left, asking at once does not help
+		case <-done:
+			return nil, net.ErrClosed
+		}
+	}
+}
+
 func (l *Listener) accept() {
 	for {
-		c, err := l.Listener.Accept()
+		c, err := accept(l.Listener, l.done, l.log)
 		if err != nil {
 			l.end(err)
 			return
@@ -265,20 +283,12 @@ func Run(ctx context.Context, o Options) error {
 	defer context.AfterFunc(ctx, func() { _ = o.Listener.Close() })()
 	slots := make(chan struct{}, most)
 	for {
-		c, err := o.Listener.Accept()
-		if ctx.Err() != nil {
-			return nil
-		}
-		if errors.Is(err, net.ErrClosed) {
-			return err
-		}
+		c, err := accept(o.Listener, ctx.Done(), o.Log)
 		if err != nil {
-			o.Log.Warn("accept a connection", "error", err)
-			select {
-			case <-time.After(50 * time.Millisecond): // when there are no descriptors left, asking at once does not help
-			case <-ctx.Done():
+			if ctx.Err() != nil {
+				return nil
 			}
-			continue
+			return err
 		}
 		select {
 		case slots <- struct{}{}:

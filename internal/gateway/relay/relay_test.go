@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -32,7 +34,12 @@ func local(t *testing.T) net.Listener {
 func chain(t *testing.T, gatewayKey, relayKey Key) (gateway *Listener, front net.Listener) {
 	t.Helper()
 	inner, front := local(t), local(t)
-	gateway = Listen(inner, gatewayKey, 3000, nil)
+	return chained(t, inner, front, gatewayKey, relayKey), front
+}
+
+func chained(t *testing.T, inner, front net.Listener, gatewayKey, relayKey Key) *Listener {
+	t.Helper()
+	gateway := Listen(inner, gatewayKey, 3000, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
@@ -47,7 +54,7 @@ func chain(t *testing.T, gatewayKey, relayKey Key) (gateway *Listener, front net
 		}
 		_ = gateway.Close()
 	})
-	return gateway, front
+	return gateway
 }
 
 func TestBytesAndAddressArrive(t *testing.T) {
@@ -152,6 +159,40 @@ func TestProofIsOfNonceAndAddress(t *testing.T) {
 		if bytes.Equal(a, b) {
 			t.Errorf("the proof does not depend on the %s", what)
 		}
+	}
+}
+
+// scarce is a listener that has no descriptor left for its first connections.
+type scarce struct {
+	net.Listener
+	left atomic.Int32
+}
+
+func (s *scarce) Accept() (net.Conn, error) {
+	if s.left.Add(-1) >= 0 {
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	}
+	return s.Listener.Accept()
+}
+
+func TestBothEndsOutliveAWantOfDescriptors(t *testing.T) {
+	key := NewKey()
+	inner, front := &scarce{Listener: local(t)}, &scarce{Listener: local(t)}
+	inner.left.Store(2)
+	front.left.Store(2)
+	gateway := chained(t, inner, front, key, key)
+	c, err := net.Dial("tcp", front.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	got, err := gateway.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Close()
+	if inner.left.Load() >= 0 || front.left.Load() >= 0 || got.RemoteAddr().String() != c.LocalAddr().String() {
+		t.Errorf("it came from %s, with %d and %d errors left", got.RemoteAddr(), inner.left.Load(), front.left.Load())
 	}
 }
 
