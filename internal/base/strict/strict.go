@@ -68,6 +68,43 @@ func place(body []byte, offset int64) (line, column int) {
 	return 1 + bytes.Count(before, []byte("\n")), len(before) - bytes.LastIndexByte(before, '\n')
 }
 
+// deepest is how deep a reader of JSON goes. It reads nothing behind that.
+const deepest = 10_000
+
+// Names is how many names of members a reader of a JSON text has in memory at the same time, so that it knows one that is there
+// twice: those of an object, and of all in which it stands. A name takes many times its bytes there. Of a text that is no JSON the
+// answer is that for as far as it can be read, or more.
+func Names(text []byte) int {
+	var last []int // of the last object at each depth, which is forgotten when the next one begins
+	depth, now, most := 0, 0, 0
+	for i := 0; i < len(text) && depth <= deepest; i++ {
+		switch text[i] {
+		case '"':
+			for i++; i < len(text) && text[i] != '"'; i++ {
+				if text[i] == '\\' {
+					i++
+				}
+			}
+		case '{':
+			if depth == len(last) {
+				last = append(last, 0)
+			}
+			now -= last[depth]
+			last[depth] = 0
+			depth++
+		case '}':
+			depth = max(depth-1, 0)
+		case ':':
+			if depth > 0 {
+				last[depth-1]++
+				now++
+				most = max(most, now)
+			}
+		}
+	}
+	return most
+}
+
 // Content says whether a Content-Type is JSON.
 func Content(header string) bool {
 	kind, _, err := mime.ParseMediaType(header)

@@ -112,13 +112,15 @@ func (a *ask) keepNothing() {
 	case list.Kind() == 'n':
 		a.add(start, end, "["+wanted+"]", words...)
 	case list.Kind() != '[':
-	case len(elements(list)) == 0:
-		a.add(start, end, "["+wanted+"]", words...)
 	default:
-		if slices.ContainsFunc(elements(list), func(e jsontext.Value) bool { return string(e) == wanted }) {
-			return
+		with := "[" + wanted + "]"
+		for e := range elements(list) {
+			if string(e) == wanted {
+				return
+			}
+			with, end = "["+wanted+",", start+1
 		}
-		a.add(start+1, start+1, wanted+",", words...)
+		a.add(start, end, with, words...)
 	}
 }
 

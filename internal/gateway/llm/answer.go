@@ -43,10 +43,10 @@ func (h *Handler) serveModel(w http.ResponseWriter, r *http.Request, e endpoint,
 	}
 	defer giveBack()
 	hold := func(n int64) *problem.Error {
-		if n > 0 && h.held.Take(holderOf(c), n) != nil {
+		if h.held.Take(holderOf(c), n) != nil {
 			return fullHeld()
 		}
-		taken += max(n, 0)
+		taken += n
 		return nil
 	}
 	if p != nil {
@@ -67,13 +67,14 @@ func (h *Handler) serveModel(w http.ResponseWriter, r *http.Request, e endpoint,
 	if e.path == pathResponses && !slices.Contains(provider.Hosted, hostedStored) {
 		turn = h.recall.turn(holderOf(c), provider)
 		defer turn.close()
-		before := int64(len(a.body))
-		if a.body, p = turn.resolve(a.body); p == nil {
-			p = hold(int64(len(a.body)) - before)
-		}
-		if p != nil {
+		before := taken
+		if a.body, p = turn.resolve(a.body, hold); p != nil {
 			h.refuse(w, r, e.wire, p)
 			return
+		}
+		if taken > before { // for another body, in place of this one
+			h.held.Give(holderOf(c), before)
+			taken -= before
 		}
 	}
 	if a.wants, p = checkHosted(h.known, a, e, provider.Hosted); p != nil {

@@ -72,8 +72,8 @@ func (f *usageFilter) rest() []byte { return f.event }
 
 // eventData is the data of an event, without what surrounds it.
 func eventData(event []byte) jsontext.Value {
-	var data []byte
-	for _, line := range bytes.FieldsFunc(event, func(r rune) bool { return r == '\r' || r == '\n' }) {
+	data := make([]byte, 0, len(event))
+	for line := range bytes.FieldsFuncSeq(event, func(r rune) bool { return r == '\r' || r == '\n' }) {
 		if rest, ok := bytes.CutPrefix(line, []byte("data:")); ok {
 			data = append(append(data, rest...), '\n')
 		}
@@ -87,7 +87,7 @@ func usageOnly(event []byte) bool {
 		return false
 	}
 	object := eventData(event)
-	if !object.IsValid() || object.Kind() != '{' {
+	if !isObject(object) {
 		return false
 	}
 	usage, _, ok := member(object, "usage")

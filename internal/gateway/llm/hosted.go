@@ -360,7 +360,7 @@ func (w *hosted) member(d *jsontext.Decoder, o *object, key string, depth int) *
 		if !isEmpty(value) {
 			o.filled = append(o.filled, key)
 		}
-		d = jsontext.NewDecoder(bytes.NewBuffer(value.Clone()))
+		d = jsontext.NewDecoder(bytes.NewBuffer(value))
 	}
 	return w.value(d, o, key, is, depth+1)
 }

@@ -269,8 +269,8 @@ func (h *Handler) fetchModels(ctx context.Context, c gateway.Caller, v view, p e
 // readList reads a provider's list. Entries that make no sense are left out.
 func readList(body []byte, wire egress.Wire) ([]model, error) {
 	object := jsontext.Value(bytes.TrimSpace(body))
-	if !object.IsValid() || object.Kind() != '{' {
-		return nil, errors.New("the list is not a JSON object")
+	if !isObject(object) {
+		return nil, errors.New("the list is not a JSON object that can be read")
 	}
 	name, ident := "data", "id"
 	if wire == egress.WireOllama {

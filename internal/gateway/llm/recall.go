@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"container/list"
 	"crypto/sha256"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -21,7 +22,7 @@ const (
 	mostRecalledByAgent = 32 << 20
 	mostRecalledAtOnce  = 8 << 20
 	// entryCost is what an entry costs beside what is in it.
-	entryCost = 256
+	entryCost = 512
 )
 
 // recall keeps what models answered, in memory and for each agent alone. A client may believe that OpenAI has kept a response,
@@ -173,17 +174,20 @@ func (t *turn) close() {
 	}
 }
 
-// get is what an item or a response consists of. ok is false where a part of it is not there.
-func (t *turn) get(id string) (parts []jsontext.Value, ok bool) {
+// get is what an item or a response consists of, if that is no more than most. ok is false where a part of it is not there.
+func (t *turn) get(id string, most int) (parts []jsontext.Value, ok bool) {
 	e, ok := t.recall.get(entryKey{by: t.by, provider: t.provider, id: id})
+	if !ok || id == "" || len(e.parts) > most {
+		return nil, false
+	}
 	for _, s := range e.parts {
-		part, found := t.recall.get(entryKey{by: t.by, sum: s})
-		if ok = ok && found; !ok {
+		part, ok := t.recall.get(entryKey{by: t.by, sum: s})
+		if !ok {
 			return nil, false
 		}
 		parts = append(parts, part.text)
 	}
-	return parts, ok && id != ""
+	return parts, true
 }
 
 func (t *turn) put(id string, parts []sum) {
@@ -200,31 +204,35 @@ func (t *turn) text(text []byte) sum {
 }
 
 // resolve puts what the agent got in place of what refers to it, and leaves out reasoning that the provider has not kept and
-// nobody can read. A reference to anything else stays as it is, and the next check of the body refuses it.
-func (t *turn) resolve(body []byte) ([]byte, *problem.Error) {
+// nobody can read. A reference to anything else stays as it is, and the next check of the body refuses it. hold takes memory for a
+// body other than the one that came, before there is one.
+func (t *turn) resolve(body []byte, hold func(int64) *problem.Error) ([]byte, *problem.Error) {
 	var items []jsontext.Value
 	input, _, said := member(body, "input")
-	changed := false
+	follows := false
 	if previous, _, ok := member(body, "previous_response_id"); ok && textOf(previous) != "" {
-		if items, ok = t.get(textOf(previous)); !ok {
-			return body, nil
-		}
-		body, changed = without(body, "previous_response_id"), true
-	}
-	switch input.Kind() {
-	case '[':
-		items = append(items, elements(input)...)
-	case '"':
-		items = append(items, jsontext.Value(`{"role":"user","content":`+string(input)+`}`))
-	default:
-		if said {
+		if items, follows = t.get(textOf(previous), 2*mostItems); !follows {
 			return body, nil
 		}
 	}
-	out, size, dropped := make([]jsontext.Value, 0, len(items)), 0, false
+	list := input
+	switch {
+	case input.Kind() == '"':
+		list = slices.Concat(jsontext.Value(`[{"role":"user","content":`), input, jsontext.Value(`}]`))
+	case said && input.Kind() != '[':
+		return body, nil
+	}
+	if len(items)+lengthOf(list) > mostItems {
+		return nil, tooMuch("%d items", mostItems)
+	}
+	items = slices.AppendSeq(items, elements(list))
+	out, read, size, dropped, changed := make([]jsontext.Value, 0, len(items)), 0, 0, false, follows
 	for _, item := range items {
 		shape := shapeOf(item)
-		item, change := t.item(item, &shape)
+		item, looked, change := t.item(item, &shape)
+		if read += max(looked, len(item)) + 1; read > longestBody {
+			return nil, tooMuch("%d MiB", longestBody>>20)
+		}
 		switch {
 		case item == nil:
 			dropped, changed = true, true
@@ -236,13 +244,10 @@ func (t *turn) resolve(body []byte) ([]byte, *problem.Error) {
 			item, change = without(item, "id"), true
 		}
 		changed = changed || change
-		if size += len(item) + 1; size > longestBody {
-			return nil, problem.New(problem.TooLarge, "Begin a new conversation, or send the items that matter",
-				"the request and the items that it refers to have more than %d MiB", longestBody>>20)
-		}
+		size += len(item) + 1
 		out = append(out, item)
 	}
-	if t.keeps = size <= mostRecalledByAgent/2; t.keeps {
+	if t.keeps = size <= mostRecalledByAgent/2 && t.hold(len(out)*sha256.Size); t.keeps {
 		for _, item := range out {
 			t.input = append(t.input, t.text(item))
 		}
@@ -250,47 +255,85 @@ func (t *turn) resolve(body []byte) ([]byte, *problem.Error) {
 	if !changed {
 		return body, nil
 	}
-	text := "[" + string(join(out)) + "]"
-	if value, end, ok := member(body, "input"); ok {
-		return spliced(body, end-len(value), end, text), nil
+	size += len(body) - len(input) + len(`"input":[],`)
+	if p := hold(int64(size)); p != nil {
+		return nil, p
 	}
-	start := bytes.IndexByte(body, '{') + 1
-	return spliced(body, start, start, `"input":`+text+","), nil
+	return withItems(make([]byte, 0, size), body, out, follows), nil
 }
 
-// item is what goes on of one item: nil for reasoning that nobody can read any more.
-func (t *turn) item(item jsontext.Value, shape *shape) (out jsontext.Value, changed bool) {
-	switch {
-	case shape.refers():
-		found, ok := t.get(shape.id)
-		if !ok || len(found) != 1 {
-			return item, false
-		}
-		if *shape = shapeOf(found[0]); shape.bare() {
-			return nil, true
-		}
-		return found[0], true
-	case shape.bare():
-		if found, ok := t.get(shape.id); ok && len(found) == 1 {
-			if kept := shapeOf(found[0]); kept.kind == shape.kind && !kept.bare() {
-				*shape = kept
-				return found[0], true
+func tooMuch(format string, most int) *problem.Error {
+	return problem.New(problem.TooLarge, "Begin a new conversation, or send the items that matter",
+		"the request and the items that it refers to have more than "+format, most)
+}
+
+// withItems appends a body whose input is the items. One that follows a response does not say so any more.
+func withItems(out, body []byte, items []jsontext.Value, follows bool) []byte {
+	list := func() {
+		out = append(out, '[')
+		for i, item := range items {
+			if i > 0 {
+				out = append(out, ',')
 			}
+			out = append(out, item...)
 		}
-		return nil, true
+		out = append(out, ']')
 	}
-	return item, false
+	said := false
+	out = append(out, '{')
+	for key, value := range membersOf(body) {
+		if follows && key == "previous_response_id" {
+			continue
+		}
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out, _ = jsontext.AppendQuote(out, key) // it was read as one
+		out = append(out, ':')
+		if key == "input" {
+			said = true
+			list()
+			continue
+		}
+		out = append(out, value...)
+	}
+	if !said { // there is a model
+		out = append(out, `,"input":`...)
+		list()
+	}
+	return append(out, '}')
+}
+
+// item is what goes on of one item: nil for reasoning that nobody can read any more. looked is how much of the memory was read.
+func (t *turn) item(item jsontext.Value, shape *shape) (out jsontext.Value, looked int, changed bool) {
+	refers := shape.refers()
+	if !refers && !shape.bare() {
+		return item, 0, false
+	}
+	found, ok := t.get(shape.id, 1)
+	if !ok || len(found) != 1 {
+		if refers {
+			return item, 0, false
+		}
+		return nil, 0, true
+	}
+	kept := shapeOf(found[0])
+	if kept.bare() || !refers && kept.kind != shape.kind {
+		return nil, len(found[0]), true
+	}
+	*shape = kept
+	return found[0], len(found[0]), true
 }
 
 // answered keeps a response: its items, and what it answers.
 func (t *turn) answered(response jsontext.Value) {
 	id, _, _ := member(response, "id")
 	output, _, _ := member(response, "output")
-	if output.Kind() != '[' {
+	if output.Kind() != '[' || lengthOf(output) > mostItems {
 		return
 	}
-	parts := t.input
-	for _, item := range elements(output) {
+	parts := slices.Clone(t.input)
+	for item := range elements(output) {
 		parts = append(parts, t.made(item))
 	}
 	if t.keeps {
@@ -364,33 +407,38 @@ func textOf(value jsontext.Value) string {
 	return string(text)
 }
 
-func join(items []jsontext.Value) []byte {
-	parts := make([][]byte, 0, len(items))
-	for _, item := range items {
-		parts = append(parts, item)
+// elements are those of a list that has been checked. They are parts of it.
+func elements(list jsontext.Value) iter.Seq[jsontext.Value] {
+	return func(yield func(jsontext.Value) bool) {
+		d := jsontext.NewDecoder(bytes.NewBuffer(list))
+		if _, err := d.ReadToken(); err != nil {
+			return
+		}
+		for d.PeekKind() != ']' {
+			value, err := d.ReadValue()
+			if err != nil {
+				return
+			}
+			end := int(d.InputOffset())
+			if !yield(list[end-len(value) : end]) {
+				return
+			}
+		}
 	}
-	return bytes.Join(parts, []byte(","))
 }
 
-// elements are those of a list that has been checked. They are parts of it.
-func elements(list jsontext.Value) (out []jsontext.Value) {
-	d := jsontext.NewDecoder(bytes.NewBuffer(list))
-	if _, err := d.ReadToken(); err != nil {
-		return nil
-	}
-	for d.PeekKind() != ']' {
-		value, err := d.ReadValue()
-		if err != nil {
-			return nil
+// lengthOf is how many elements a list has. It does not count many more than mostItems.
+func lengthOf(list jsontext.Value) (n int) {
+	for range elements(list) {
+		if n++; n > mostItems {
+			break
 		}
-		end := int(d.InputOffset())
-		out = append(out, list[end-len(value):end])
 	}
-	return out
+	return n
 }
 
 // membersOf are the members of an object that has been checked. Their values are parts of it.
-func membersOf(object jsontext.Value) func(yield func(key string, value jsontext.Value) bool) {
+func membersOf(object jsontext.Value) iter.Seq2[string, jsontext.Value] {
 	return func(yield func(string, jsontext.Value) bool) {
 		d := jsontext.NewDecoder(bytes.NewBuffer(object))
 		if _, err := d.ReadToken(); err != nil {
@@ -416,7 +464,7 @@ func membersOf(object jsontext.Value) func(yield func(key string, value jsontext
 
 // without is an object without one of its members.
 func without(object jsontext.Value, drop string) jsontext.Value {
-	out := []byte{'{'}
+	out := append(make([]byte, 0, len(object)), '{')
 	for key, value := range membersOf(object) {
 		if key == drop {
 			continue
@@ -488,7 +536,7 @@ func (i *itemReader) keep(p []byte) {
 func (i *itemReader) event() {
 	data := eventData(i.buf)
 	i.buf, i.big = i.buf[:0], false
-	if !bytes.Contains(data, []byte(`"response.`)) || !data.IsValid() || data.Kind() != '{' {
+	if !bytes.Contains(data, []byte(`"response.`)) || !isObject(data) {
 		return
 	}
 	kind, _, _ := member(data, "type")
@@ -506,7 +554,7 @@ func (i *itemReader) event() {
 
 // rest is what is left at the end of the answer.
 func (i *itemReader) rest() []byte {
-	if answer := jsontext.Value(i.buf); !i.events && answer.IsValid() && answer.Kind() == '{' {
+	if answer := jsontext.Value(i.buf); !i.events && isObject(answer) {
 		i.turn.answered(answer)
 	}
 	return i.last

@@ -284,7 +284,7 @@ func TestMemoryOfAnswersIsSharedAndBounded(t *testing.T) {
 	of := func(tenant, agent string) *turn {
 		return r.turn(quota.Holder{Tenant: tenant, Agent: agent}, egress.Provider{Meta: egress.Meta{ID: "p"}})
 	}
-	parts := make([]sum, 1<<20/sha256.Size-8)
+	parts := make([]sum, (1<<20-entryCost)/sha256.Size)
 	fill := func(t *turn, n int) {
 		for i := range n {
 			t.put(fmt.Sprint(i), parts)
@@ -352,6 +352,10 @@ func TestReferencesDoNotMultiply(t *testing.T) {
 	refs := strings.TrimSuffix(strings.Repeat(`{"type":"item_reference","id":"msg_large"},`, 40), ",")
 	if got := w.post(pathResponses, `{"model":"gpt-5-mini","input":[`+refs+`]}`); got.status != http.StatusRequestEntityTooLarge {
 		t.Errorf("%d %.300s", got.status, got.body)
+	}
+	others := strings.ReplaceAll(refs, "item_reference", "reasoning") // of which each is looked up, and left out
+	if got := w.post(pathResponses, `{"model":"gpt-5-mini","input":[`+others+`]}`); got.status != http.StatusRequestEntityTooLarge {
+		t.Errorf("as another kind: %d %.300s", got.status, got.body)
 	}
 	if w.reached() != before {
 		t.Error("it reached the provider")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/clawjail/clawjail/internal/base/strict"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -59,6 +60,17 @@ func readKeys() []string {
 	return append(append(keys, lengthKeys()...), otherModelKeys()...)
 }
 
+// mostNames bounds what an object becomes when it is read, and mostItems what a list does: of a few bytes each takes many.
+const (
+	mostNames = 10_000
+	mostItems = 10_000
+)
+
+// isObject says whether a text of a provider is an object that can be read.
+func isObject(text jsontext.Value) bool {
+	return strict.Names(text) <= mostNames && text.IsValid() && text.Kind() == '{'
+}
+
 // maxTokens bounds numbers of tokens wherever they come from.
 const maxTokens = 100_000_000_000
 
@@ -73,6 +85,9 @@ func readAsk(body []byte, e endpoint) (ask, *problem.Error) {
 	d := jsontext.NewDecoder(bytes.NewBuffer(body))
 	if d.PeekKind() != '{' {
 		return a, badBody("it is not a JSON object")
+	}
+	if strict.Names(body) > mostNames {
+		return a, problem.New(problem.TooLarge, "Send large data as a text", "an object in the body of the request has more than %d members", mostNames)
 	}
 	if _, err := d.ReadToken(); err != nil {
 		return a, badSyntax(err)
@@ -98,7 +113,8 @@ func readAsk(body []byte, e endpoint) (ask, *problem.Error) {
 			found = true
 		}
 		if key == keyStreamOptions {
-			options, optionsEnd = value.Clone(), int(d.InputOffset())
+			optionsEnd = int(d.InputOffset())
+			options = body[optionsEnd-len(value) : optionsEnd]
 		}
 		if p := a.take(key, value, e); p != nil {
 			return a, p
@@ -209,7 +225,7 @@ func (a *ask) takeOptions(options jsontext.Value) *problem.Error {
 	return nil
 }
 
-// member finds a member of an object that has been checked, and where its value ends.
+// member finds a member of an object that has been checked, and where its value ends. The value is a part of the object.
 func member(object jsontext.Value, key string) (value jsontext.Value, end int, ok bool) {
 	d := jsontext.NewDecoder(bytes.NewBuffer(object))
 	if _, err := d.ReadToken(); err != nil {
@@ -226,7 +242,8 @@ func member(object jsontext.Value, key string) (value jsontext.Value, end int, o
 			return nil, 0, false
 		}
 		if same {
-			return value.Clone(), int(d.InputOffset()), true
+			end := int(d.InputOffset())
+			return object[end-len(value) : end], end, true
 		}
 	}
 	return nil, 0, false

@@ -1,0 +1,42 @@
+package strict
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+func TestNamesAreThoseThatAReaderHoldsAtOnce(t *testing.T) {
+	for text, want := range map[string]int{
+		``:                             0,
+		`[1,[2],"a:b","\":{\""]`:       0,
+		`{"a":1,"b":2}`:                2,
+		`{"a":{"b":1,"c":2},"d":1}`:    4,
+		`{"a":{"b":1},"c":{"d":1}}`:    3, // a, c, and one of b and d
+		`[{"a":1,"b":1},{"c":1}]`:      2,
+		`[{"a":{"b":1,"c":1}},{"d":1}`: 3,
+		`{"\\":1,"\"":{":":"}{"}}`:     3,
+		`}}{"a":1`:                     1,
+		`:::`:                          0,
+		`{"a`:                          0,
+		`{"a\`:                         0,
+	} {
+		if got := Names([]byte(text)); got != want {
+			t.Errorf("%s: %d, want %d", text, got, want)
+		}
+	}
+	// Behind what a reader refuses nothing is counted, and nothing is kept.
+	deep := []byte(strings.Repeat("{", 4<<20))
+	if jsontext.Value(deep).IsValid() {
+		t.Error("it is read")
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_ = Names(deep)
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 {
+		t.Errorf("%d bytes for what is nested too deep", n)
+	}
+}
