@@ -2,11 +2,13 @@ package llm
 
 import (
 	"bytes"
+	"encoding/binary"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
@@ -184,6 +186,38 @@ func TestWhatIsPutInIsCountedBeforeItIsThere(t *testing.T) {
 		t.Errorf("%d bytes are held of a thousand items", n)
 	}
 	turn.close()
+}
+
+// TestAnAgentAtItsBoundPassesNobodyElsesAnswers: what an agent's own oldest makes room for costs the same however much others have kept
+// before.
+func TestAnAgentAtItsBoundPassesNobodyElsesAnswers(t *testing.T) {
+	const puts = 500
+	took := func(others int) (least time.Duration) {
+		r := newRecall(Options{})
+		other := r.turn(quota.Holder{Tenant: "acme", Agent: "other"}, egress.Provider{})
+		for i := range others {
+			other.text(binary.BigEndian.AppendUint32(nil, uint32(i)))
+		}
+		turn := r.turn(quota.Holder{Tenant: "acme", Agent: "a"}, egress.Provider{})
+		turn.hold(mostRecalledByAgent - 100*entryCost)
+		for round := range 3 {
+			begun := time.Now()
+			for i := range puts {
+				turn.text(binary.BigEndian.AppendUint32(nil, uint32(round*puts+i)))
+			}
+			if d := time.Since(begun); round == 0 || d < least {
+				least = d
+			}
+		}
+		if n := len(r.entries); n < others+95 || n > others+100 {
+			t.Errorf("%d entries, %d of them of another agent", n, others)
+		}
+		return least
+	}
+	alone := took(0)
+	if beside := took(30_000); beside > 50*alone {
+		t.Errorf("%d entries take %s, and %s beside 30000 of another agent", puts, alone, beside)
+	}
 }
 
 // TestKeptAnswersTakeWhatIsCounted: what is kept of many small items takes no more memory than is counted.

@@ -22,7 +22,7 @@ const (
 	mostRecalledByAgent = 32 << 20
 	mostRecalledAtOnce  = 8 << 20
 	// entryCost is what an entry costs beside what is in it.
-	entryCost = 512
+	entryCost = 640
 )
 
 // recall keeps what models answered, in memory and for each agent alone. A client may believe that OpenAI has kept a response,
@@ -32,8 +32,8 @@ type recall struct {
 	gate *quota.Gate
 
 	mu      sync.Mutex
-	entries map[entryKey]*list.Element
-	tenants map[string]*list.List // of entries, the one that was used last at the end
+	entries map[entryKey]*entry
+	orders  map[quota.Holder]*list.List // of the entries of an agent, and of a tenant; the one that was used last at the end
 	sizes   map[quota.Holder]int64
 }
 
@@ -49,12 +49,16 @@ type sum [sha256.Size]byte
 // entry is a text, or the parts that an item or a response consists of. A client sends a conversation again and again, and it is
 // kept once.
 type entry struct {
-	key   entryKey
-	text  []byte
-	parts []sum
+	key    entryKey
+	text   []byte
+	parts  []sum
+	places [2]*list.Element // in the orders
 }
 
-func (e entry) size() int64 {
+// orders are those that an entry stands in.
+func (k entryKey) orders() [2]quota.Holder { return [2]quota.Holder{k.by, {Tenant: k.by.Tenant}} }
+
+func (e *entry) size() int64 {
 	return int64(len(e.text)+len(e.key.id)+len(e.parts)*sha256.Size) + entryCost
 }
 
@@ -63,7 +67,7 @@ func newRecall(o Options) *recall {
 		gate: quota.NewGate(quota.GateOptions{
 			Kind: quota.Answers(), Whole: mostRecalled, Agent: mostRecalledByAgent, Quotas: o.Quotas, Tenants: o.Tenants,
 		}),
-		entries: map[entryKey]*list.Element{}, tenants: map[string]*list.List{}, sizes: map[quota.Holder]int64{},
+		entries: map[entryKey]*entry{}, orders: map[quota.Holder]*list.List{}, sizes: map[quota.Holder]int64{},
 	}
 }
 
@@ -73,7 +77,7 @@ func (r *recall) put(e entry) {
 	defer r.mu.Unlock()
 	if old := r.entries[e.key]; old != nil {
 		if e.text != nil {
-			r.tenants[e.key.by.Tenant].MoveToBack(old)
+			r.use(old)
 			return
 		}
 		r.remove(old)
@@ -82,29 +86,26 @@ func (r *recall) put(e entry) {
 		return
 	}
 	e.text = bytes.Clone(e.text)
-	order := r.tenants[e.key.by.Tenant]
-	if order == nil {
-		order = list.New()
-		r.tenants[e.key.by.Tenant] = order
+	for i, of := range e.key.orders() {
+		if r.orders[of] == nil {
+			r.orders[of] = list.New()
+		}
+		e.places[i] = r.orders[of].PushBack(&e)
 	}
-	r.entries[e.key] = order.PushBack(e)
+	r.entries[e.key] = &e
 }
 
 // take makes room: the agent's own oldest entries go when it holds as much as one may, otherwise the oldest of its tenant.
 func (r *recall) take(by quota.Holder, n int64) bool {
 	for r.sizes[by]+n > mostRecalledByAgent || r.gate.Take(by, n) != nil {
-		order := r.tenants[by.Tenant]
-		if order == nil {
+		of := by
+		if r.sizes[by]+n <= mostRecalledByAgent {
+			of = quota.Holder{Tenant: by.Tenant}
+		}
+		if r.orders[of] == nil {
 			return false
 		}
-		victim := order.Front()
-		for r.sizes[by]+n > mostRecalledByAgent && victim != nil && victim.Value.(entry).key.by != by {
-			victim = victim.Next()
-		}
-		if victim == nil {
-			return false
-		}
-		r.remove(victim)
+		r.remove(r.orders[of].Front().Value.(*entry))
 	}
 	r.sizes[by] += n
 	return true
@@ -117,12 +118,17 @@ func (r *recall) give(by quota.Holder, n int64) {
 	}
 }
 
-func (r *recall) remove(at *list.Element) {
-	e := at.Value.(entry)
-	order := r.tenants[e.key.by.Tenant]
-	order.Remove(at)
-	if order.Len() == 0 {
-		delete(r.tenants, e.key.by.Tenant)
+func (r *recall) use(e *entry) {
+	for i, of := range e.key.orders() {
+		r.orders[of].MoveToBack(e.places[i])
+	}
+}
+
+func (r *recall) remove(e *entry) {
+	for i, of := range e.key.orders() {
+		if r.orders[of].Remove(e.places[i]); r.orders[of].Len() == 0 {
+			delete(r.orders, of)
+		}
 	}
 	delete(r.entries, e.key)
 	r.give(e.key.by, e.size())
@@ -132,12 +138,12 @@ func (r *recall) remove(at *list.Element) {
 func (r *recall) get(key entryKey) (entry, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	at := r.entries[key]
-	if at == nil {
+	e := r.entries[key]
+	if e == nil {
 		return entry{}, false
 	}
-	r.tenants[key.by.Tenant].MoveToBack(at)
-	return at.Value.(entry), true
+	r.use(e)
+	return *e, true
 }
 
 // turn is one request to the Responses API and its answer.
