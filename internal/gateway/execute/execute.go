@@ -100,7 +100,8 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) *problem.Error {
 	held := &share{room: h.room, of: quota.Holder{Tenant: caller.Tenant, Agent: caller.Agent}}
 	defer held.end()
 	until := h.Now().Add(bodyTimeout)
-	asked, refusal := read(r, held, func() bool { return h.Now().After(until) })
+	late := func() bool { return h.Now().After(until) }
+	asked, refusal := read(r, held, late)
 	if refusal != nil {
 		return refusal
 	}
@@ -123,7 +124,8 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) *problem.Error {
 	if refusal != nil {
 		return e.inTime(refusal)
 	}
-	return answer(w, e, resp, body)
+	until = h.Now().Add(door.Patience)
+	return answer(w, e, resp, body, held, late)
 }
 
 func (h *Handler) begin(agent string) bool {

@@ -74,7 +74,7 @@ func read(r *http.Request, held *share, late func() bool) (*wanted, *problem.Err
 	switch {
 	case len(raw) > largestRequest:
 		return nil, requestTooLarge()
-	case errors.Is(err, errNoRoom):
+	case errors.Is(err, errNoRoom), err == nil && !held.takeNames(raw):
 		return nil, noRoom()
 	case errors.Is(err, errTooLate):
 		return nil, problem.New(problem.BadRequest, "Send it faster.", "the request did not arrive within %s", bodyTimeout)
@@ -134,8 +134,12 @@ func (w *wanted) readHeaders() *problem.Error {
 		return bad("there are more than %d headers", mostHeaders)
 	}
 	w.header = make(http.Header)
-	size := 0
+	size, written := 0, 0
 	for name, raw := range w.Headers {
+		// A character has six at most where it is escaped. Values of which there are many take more than they say.
+		if written += len(name) + len(raw); written > 6*largestHeader {
+			return bad("the headers are larger than %d bytes", largestHeader)
+		}
 		if len(name) > 256 || !httpguts.ValidHeaderFieldName(name) {
 			return bad("a header has a name that is not valid")
 		}

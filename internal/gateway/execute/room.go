@@ -5,6 +5,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/strict"
 	"github.com/clawjail/clawjail/internal/quota"
 )
 
@@ -14,6 +15,8 @@ const (
 	mostHeld        = 512 << 20
 	mostHeldByAgent = 128 << 20
 	copies          = 3
+	// nameCost is what the name of a member takes while JSON is read: its reader keeps those of an object, and a map keeps them again.
+	nameCost = 400
 
 	// bodyTimeout is how long an agent's request may take to arrive. One silence is bounded by the reader; this bounds many short
 	// ones.
@@ -34,6 +37,9 @@ func (s *share) take(n int64) bool {
 	s.n += n
 	return true
 }
+
+// takeNames takes what the names of a JSON text become when it is read.
+func (s *share) takeNames(text []byte) bool { return s.take(int64(strict.Names(text)) * nameCost) }
 
 // end gives everything back.
 func (s *share) end() {

@@ -94,7 +94,6 @@ func TestRoomIsBoundedForOneAgentOneTenantAndAll(t *testing.T) {
 }
 
 func TestShareReadsWhatThereIs(t *testing.T) {
-	never := func() bool { return false }
 	for _, size := range []int{0, 1, 32<<10 - 1, 32 << 10, 32<<10 + 1, 100_000, 100_001, 300_000} {
 		s := &share{room: quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: mostHeld})}
 		got, err := s.read(strings.NewReader(strings.Repeat("x", size)), 100_000, never)
