@@ -4,6 +4,7 @@ package strict
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"mime"
 
 	"github.com/go-json-experiment/json"
@@ -13,8 +14,11 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
+// mostNames bounds what a body of many megabytes becomes when it is read: see [Names].
+const mostNames = 100_000
+
 // Object reads one JSON object: names match exactly, unknown and doubled ones are errors, the text is UTF-8 and nothing
-// follows it. Two programs that read it differently cannot exist then. An empty body is an empty object. The code of an
+// follows it, and no object in it is so large that nobody means it. Two programs that read it differently cannot exist then. An empty body is an empty object. The code of an
 // error is bad_json, with the hint; it says where, and nothing of what the body holds but keys.
 func Object(body []byte, into any, hint string, options ...json.Options) error {
 	bad := func(offset int64, what string) error {
@@ -26,6 +30,9 @@ func Object(body []byte, into any, hint string, options ...json.Options) error {
 	}
 	if jsontext.Value(bytes.TrimSpace(body)).Kind() != '{' {
 		return bad(0, "it is not an object")
+	}
+	if Names(body) > mostNames {
+		return bad(0, fmt.Sprintf("an object in it has more than %d members", mostNames))
 	}
 	err := json.Unmarshal(body, into, append(options, json.RejectUnknownMembers(true))...)
 	if err == nil {

@@ -1,11 +1,14 @@
 package strict
 
 import (
+	"fmt"
 	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 func TestNamesAreThoseThatAReaderHoldsAtOnce(t *testing.T) {
@@ -25,6 +28,17 @@ func TestNamesAreThoseThatAReaderHoldsAtOnce(t *testing.T) {
 	} {
 		if got := Names([]byte(text)); got != want {
 			t.Errorf("%s: %d, want %d", text, got, want)
+		}
+	}
+	var into struct{ A jsontext.Value }
+	for n, code := range map[int]string{mostNames - 1: "", mostNames: problem.BadJSON} { // and a
+		text := []byte(`{"A":{`)
+		for i := range n {
+			text = fmt.Appendf(text, `"%x":1,`, i)
+		}
+		text[len(text)-1] = '}'
+		if err := Object(append(text, '}'), &into, "hint"); err == nil && code != "" || err != nil && problem.CodeOf(err) != code {
+			t.Errorf("%d names: %v", n, err)
 		}
 	}
 	// Behind what a reader refuses nothing is counted, and nothing is kept.
