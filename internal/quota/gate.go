@@ -55,14 +55,10 @@ func (g *Gate) Take(asks Holder, n int64) error { return g.TakeOf(asks, n, n) }
 
 // TakeOf is Take where there has to be room for more than what is taken.
 func (g *Gate) TakeOf(asks Holder, n, room int64) error {
-	tenants := g.o.Tenants()
+	bounds := g.bounds()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if asks.Tenant != "" || !g.o.Admins {
-		bounds := Divide(g.o.Quotas, g.o.Whole, tenants)
-		if g.o.Agent > 0 {
-			bounds.Agent = min(bounds.Agent, g.o.Agent)
-		}
 		held := Held{All: g.all, Tenant: g.sums[asks.Tenant], Agent: g.held[asks]}
 		if err := bounds.Check(g.o.Kind, asks, held, room); err != nil {
 			return err
@@ -70,6 +66,22 @@ func (g *Gate) TakeOf(asks Holder, n, room int64) error {
 	}
 	g.add(asks, n)
 	return nil
+}
+
+func (g *Gate) bounds() Bounds {
+	b := Divide(g.o.Quotas, g.o.Whole, g.o.Tenants())
+	if g.o.Agent > 0 {
+		b.Agent = min(b.Agent, g.o.Agent)
+	}
+	return b
+}
+
+// Alone says whether an agent may not hold n more because of what it holds itself.
+func (g *Gate) Alone(asks Holder, n int64) bool {
+	bounds := g.bounds()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.held[asks]+n > bounds.Agent
 }
 
 // Add counts n more that somebody holds, whatever there is room for.

@@ -34,7 +34,6 @@ type recall struct {
 	mu      sync.Mutex
 	entries map[entryKey]*entry
 	orders  map[quota.Holder]*list.List // of the entries of an agent, and of a tenant; the one that was used last at the end
-	sizes   map[quota.Holder]int64
 }
 
 // entryKey is what one agent finds an entry by: an id that a provider gave, or the sum of a text.
@@ -67,7 +66,7 @@ func newRecall(o Options) *recall {
 		gate: quota.NewGate(quota.GateOptions{
 			Kind: quota.Answers(), Whole: mostRecalled, Agent: mostRecalledByAgent, Quotas: o.Quotas, Tenants: o.Tenants,
 		}),
-		entries: map[entryKey]*entry{}, orders: map[quota.Holder]*list.List{}, sizes: map[quota.Holder]int64{},
+		entries: map[entryKey]*entry{}, orders: map[quota.Holder]*list.List{},
 	}
 }
 
@@ -97,25 +96,17 @@ func (r *recall) put(e entry) {
 
 // take makes room: the agent's own oldest entries go when it holds as much as one may, otherwise the oldest of its tenant.
 func (r *recall) take(by quota.Holder, n int64) bool {
-	for r.sizes[by]+n > mostRecalledByAgent || r.gate.Take(by, n) != nil {
-		of := by
-		if r.sizes[by]+n <= mostRecalledByAgent {
-			of = quota.Holder{Tenant: by.Tenant}
+	for r.gate.Take(by, n) != nil {
+		of := quota.Holder{Tenant: by.Tenant}
+		if r.gate.Alone(by, n) {
+			of = by
 		}
 		if r.orders[of] == nil {
 			return false
 		}
 		r.remove(r.orders[of].Front().Value.(*entry))
 	}
-	r.sizes[by] += n
 	return true
-}
-
-func (r *recall) give(by quota.Holder, n int64) {
-	r.gate.Give(by, n)
-	if r.sizes[by] -= n; r.sizes[by] == 0 {
-		delete(r.sizes, by)
-	}
 }
 
 func (r *recall) use(e *entry) {
@@ -131,7 +122,7 @@ func (r *recall) remove(e *entry) {
 		}
 	}
 	delete(r.entries, e.key)
-	r.give(e.key.by, e.size())
+	r.gate.Give(e.key.by, e.size())
 }
 
 // get finds an entry, which is then the one that was used last.
@@ -175,7 +166,7 @@ func (t *turn) close() {
 	t.recall.mu.Lock()
 	defer t.recall.mu.Unlock()
 	if t.held > 0 {
-		t.recall.give(t.by, t.held)
+		t.recall.gate.Give(t.by, t.held)
 		t.held = 0
 	}
 }

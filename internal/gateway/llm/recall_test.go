@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/door"
@@ -340,6 +341,25 @@ func TestMemoryOfAnswersIsSharedAndBounded(t *testing.T) {
 	late.close()
 	if now := r.gate.Amounts(quota.Holder{})[0].Held.All; now != held {
 		t.Errorf("%d are held, %d before", now, held)
+	}
+}
+
+// An agent whose share is smaller than what one agent may have at most takes nothing from others of its tenant either.
+func TestAnAgentAtItsShareForgetsItsOwnAnswers(t *testing.T) {
+	quotas := config.Default().Quotas
+	quotas.Agent = 4 // percent: 10 MiB and some
+	r := newRecall(Options{Options: door.Options{Quotas: quotas}})
+	kept := map[string]int{}
+	for _, agent := range []string{"old", "one"} {
+		for i := range map[string]int{"old": 5, "one": 20}[agent] {
+			r.turn(quota.Holder{Tenant: "acme", Agent: agent}, egress.Provider{}).put(fmt.Sprint(i), make([]sum, (1<<20-entryCost)/sha256.Size))
+		}
+	}
+	for key := range r.entries {
+		kept[key.by.Agent]++
+	}
+	if kept["old"] != 5 || kept["one"] != 10 {
+		t.Errorf("kept are %v", kept)
 	}
 }
 
