@@ -14,16 +14,21 @@ const (
 	// answer is a picture of 64 MiB.
 	meterMost  = 512 << 20
 	meterAgent = 96 << 20
+	// meterStrangers is how many are of requests that have shown no key yet: they take no room of those that have.
+	meterStrangers = 64 << 20
 	// meterStep is what a request takes at once. Its first step is free: there are only so many requests.
 	meterStep = 64 << 10
 )
 
 // meters counts what requests and their answers hold in memory, by whom. A body counts from when it is read until the request
 // has ended, an answer while its reader takes it.
-type meters struct{ gate *quota.Gate }
+type meters struct{ known, strangers *quota.Gate }
 
 func newMeters(o Options) *meters {
-	return &meters{quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: meterMost, Agent: meterAgent, Quotas: o.Quotas, Tenants: o.Tenants})}
+	return &meters{
+		known:     quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: meterMost, Agent: meterAgent, Quotas: o.Quotas, Tenants: o.Tenants}),
+		strangers: quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: meterStrangers}),
+	}
 }
 
 // meter is what one request holds.
@@ -31,6 +36,7 @@ type meter struct {
 	all *meters
 
 	mu      sync.Mutex
+	gate    *quota.Gate // of strangers until it is known whose the request is
 	of      quota.Holder
 	read    int64
 	taken   int64
@@ -40,7 +46,7 @@ type meter struct {
 // metered counts what requests hold, and knows the connection of each as one of somebody's once it has shown a key.
 func (a *API) metered(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		m := &meter{all: a.meters}
+		m := &meter{all: a.meters, gate: a.meters.strangers}
 		defer m.end()
 		from := visitorOf(r.Context())
 		out := &meteredAnswer{ResponseWriter: w, api: a, request: r, meter: m}
@@ -61,12 +67,9 @@ func (a *API) metered(next http.Handler) http.Handler {
 func (m *meter) is(of quota.Holder) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.of == of {
-		return
-	}
-	m.all.gate.Give(m.of, m.taken)
-	m.of = of
-	m.all.gate.Add(m.of, m.taken)
+	m.gate.Give(m.of, m.taken)
+	m.gate, m.of = m.all.known, of
+	m.gate.Add(m.of, m.taken)
 }
 
 // body counts n bytes more that were read.
@@ -76,7 +79,7 @@ func (m *meter) body(n int) error {
 	if m.read += int64(n); m.refused != nil || m.read <= m.taken+meterStep {
 		return m.refused
 	}
-	if err := m.all.gate.Take(m.of, meterStep); err != nil {
+	if err := m.gate.Take(m.of, meterStep); err != nil {
 		m.refused = err
 		return err
 	}
@@ -96,18 +99,18 @@ func (m *meter) answer(n int) (done func(), err error) {
 		return func() {}, nil
 	}
 	m.mu.Lock()
-	of := m.of
+	gate, of := m.gate, m.of
 	m.mu.Unlock()
-	if err := m.all.gate.Take(of, int64(n)); err != nil {
+	if err := gate.Take(of, int64(n)); err != nil {
 		return nil, err
 	}
-	return func() { m.all.gate.Give(of, int64(n)) }, nil
+	return func() { gate.Give(of, int64(n)) }, nil
 }
 
 func (m *meter) end() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.all.gate.Give(m.of, m.taken)
+	m.gate.Give(m.of, m.taken)
 	m.taken = 0
 }
 

@@ -15,13 +15,16 @@ import (
 	"github.com/clawjail/clawjail/internal/quota"
 )
 
-// smallMeters leaves room for 8 MiB of bodies and answers, 4 for a tenant and 2 for an agent.
+// smallMeters leaves room for 8 MiB of bodies and answers, 4 for a tenant and 2 for an agent, and one more for strangers.
 func smallMeters() *meters {
-	return &meters{quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: 8 << 20, Agent: 2 << 20,
-		Quotas: config.Quotas{Tenant: 50, Agent: 100}, Tenants: func() int { return 2 }})}
+	return &meters{
+		known: quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: 8 << 20, Agent: 2 << 20,
+			Quotas: config.Quotas{Tenant: 50, Agent: 100}, Tenants: func() int { return 2 }}),
+		strangers: quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: 1 << 20}),
+	}
 }
 
-// metering serves requests of whoever is named: it reads the body, waits, and answers.
+// metering serves requests of whoever is named, or of a stranger: it reads the body, waits, and answers.
 type metering struct {
 	*world
 	t       *testing.T
@@ -36,18 +39,20 @@ func newMetering(t *testing.T, answer []byte) *metering {
 	w.meters = smallMeters()
 	m := &metering{world: w, t: t, read: make(chan error, 100), release: make(chan struct{})}
 	m.handler = w.metered(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
-		by, err := w.identity.Authenticate(r.Context(), w.keys[r.Header.Get("Who")], netip.Addr{})
-		if err != nil {
-			t.Error(err)
-			return
+		if who := r.Header.Get("Who"); who != "" {
+			by, err := w.identity.Authenticate(r.Context(), w.keys[who], netip.Addr{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			leave, err := w.identity.Enter(r.Context(), by, func(error) {})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer leave()
 		}
-		leave, err := w.identity.Enter(r.Context(), by, func(error) {})
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer leave()
-		_, err = io.ReadAll(r.Body)
+		_, err := io.ReadAll(r.Body)
 		m.read <- err
 		if err != nil {
 			out.WriteHeader(http.StatusBadRequest) // as a handler does that knows no better
@@ -72,8 +77,10 @@ func (m *metering) send(who string, body int, out http.ResponseWriter) error {
 
 func (m *metering) nothingIsHeld() {
 	m.t.Helper()
-	if a := m.meters.gate.Amounts(quota.Holder{}); a[0].Held.All != 0 {
-		m.t.Errorf("%d bytes are counted at the end", a[0].Held.All)
+	for _, gate := range []*quota.Gate{m.meters.known, m.meters.strangers} {
+		if a := gate.Amounts(quota.Holder{}); a[0].Held.All != 0 {
+			m.t.Errorf("%d bytes are counted at the end", a[0].Held.All)
+		}
 	}
 }
 
@@ -113,6 +120,31 @@ func TestBodiesOfOneAgentAndOneTenantLeaveMemoryForOthers(t *testing.T) {
 	if out.Code != http.StatusTooManyRequests || !strings.Contains(out.Body.String(), problem.RateLimited) {
 		t.Errorf("it is told %d %s", out.Code, out.Body)
 	}
+	m.nothingIsHeld()
+}
+
+// Who has shown no key has room of their own for bodies and answers, and takes none of others.
+func TestStrangersTakeNoMemoryOfOthers(t *testing.T) {
+	m := newMetering(t, nil)
+	ask := func(body int) error { return m.send("", body, httptest.NewRecorder()) }
+	if err := ask(1 << 20); err != nil {
+		t.Errorf("a stranger's first body: %v", err)
+	}
+	for range 10 {
+		if err := ask(1 << 20); problem.CodeOf(err) != problem.RateLimited {
+			t.Errorf("a stranger more: %v", err)
+		}
+	}
+	if err := ask(meterStep); err != nil {
+		t.Errorf("a stranger's small body: %v", err)
+	}
+	for _, who := range []string{"admin", "admin", "admin", "admin", "beta operator", "beta operator", "beta operator", "beta operator"} {
+		if err := m.send(who, 1<<20, httptest.NewRecorder()); err != nil {
+			t.Errorf("%s: %v", who, err)
+		}
+	}
+	close(m.release)
+	m.served.Wait()
 	m.nothingIsHeld()
 }
 

@@ -22,8 +22,12 @@ import (
 const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
-// maxForm bounds the body of a form that has no files.
-const maxForm = 1 << 20
+// maxForm bounds the body of a form that has no files, and maxStranger what is read of who is not signed in, which takes no room
+// of others.
+const (
+	maxForm     = 1 << 20
+	maxStranger = 64 << 10
+)
 
 // handler makes one page, or does one thing, for somebody who is signed in.
 type handler func(q *request) error

@@ -20,7 +20,11 @@ type form struct {
 
 // form reads the form that was sent. A value that is no text is refused.
 func (q *request) form() (*form, error) {
-	q.r.Body = http.MaxBytesReader(q.w, q.r.Body, maxForm)
+	most := int64(maxForm)
+	if q.in.ID == "" {
+		most = maxStranger
+	}
+	q.r.Body = http.MaxBytesReader(q.w, q.r.Body, most)
 	if err := q.r.ParseForm(); err != nil {
 		return nil, problem.Wrap(err, problem.BadRequest, "send less, or send it again", "the form did not arrive")
 	}

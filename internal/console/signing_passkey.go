@@ -11,9 +11,6 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// maxPasskey bounds what a browser says of a passkey.
-const maxPasskey = 64 << 10
-
 // passkeysPath is where passkeys are managed.
 const passkeysPath = "/settings/passkeys"
 
@@ -71,7 +68,7 @@ func inJSON(handle func(q *request) (any, error)) handler {
 
 // passkeyAnswer reads what passkey.js sent.
 func (q *request) passkeyAnswer() (out passkeyAnswer, err error) {
-	body, err := io.ReadAll(http.MaxBytesReader(q.w, q.r.Body, maxPasskey))
+	body, err := io.ReadAll(http.MaxBytesReader(q.w, q.r.Body, maxStranger))
 	if err == nil && !utf8.Valid(body) {
 		err = errors.New("it is no text")
 	}
