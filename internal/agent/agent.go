@@ -203,8 +203,8 @@ type Agents interface {
 	// done, by one goroutine at a time; it may be nil. The error of steps that failed is in them, and joined in the answer.
 	Sync(ctx context.Context, by identity.Principal, r SyncRequest, progress func(Step)) (Plan, error)
 	// Declare is Sync for one agent that is added to what is declared, without a file. One of its name that is declared
-	// otherwise is a conflict unless it is to be replaced.
-	Declare(ctx context.Context, by identity.Principal, tenant string, a clawbots.Agent, replace bool, progress func(Step)) (Plan, error)
+	// otherwise is a conflict unless it is to be replaced. read makes it, and is called for those who may declare it.
+	Declare(ctx context.Context, by identity.Principal, tenant string, read func() (clawbots.Agent, error), replace bool, progress func(Step)) (Plan, error)
 	// RemoveAgent ends the jail, revokes the tokens and removes what was declared. The name is free again.
 	RemoveAgent(ctx context.Context, by identity.Principal, tenant, name string, o RemoveOptions) error
 	// List lists agents with their jails. When nobody can say which jails there are, that is the error, and agents are listed

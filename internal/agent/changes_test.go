@@ -8,7 +8,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 const oneBot = "clawbots:\n  - name: dev-bot\n"
@@ -53,6 +55,39 @@ func TestTenantsDoNotWaitForEachOthersChanges(t *testing.T) {
 	release()
 	l.must(<-ended)
 	l.must(l.RemoveAgent(l.ctx, l.admin, "slow", "dev-bot", RemoveOptions{}))
+}
+
+// A text takes much memory while it is read: one is read at a time, and none of who may not declare.
+func TestOneDeclarationIsReadAtATime(t *testing.T) {
+	l := newLand(t)
+	reading, read := make(chan struct{}), make(chan struct{})
+	declare := func(ctx context.Context, by identity.Principal, name string, before func()) error {
+		_, err := l.Declare(ctx, by, "", func() (clawbots.Agent, error) {
+			before()
+			return clawbots.Agent{Name: name}, nil
+		}, false, nil)
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- declare(l.ctx, l.admin, "one", func() { close(reading); <-read }) }()
+	<-reading
+	gone := errors.New("has left")
+	ctx, leave := context.WithCancelCause(l.ctx)
+	leave(gone)
+	if err := declare(ctx, l.admin, "two", func() { t.Error("another is read") }); !errors.Is(err, gone) {
+		t.Errorf("another does not wait: %v", err)
+	}
+	if _, err := l.Sync(ctx, l.admin, SyncRequest{Text: "clawbots: ["}, nil); !errors.Is(err, gone) {
+		t.Errorf("a file does not wait: %v", err)
+	}
+	viewer := l.operator("acme", identity.RoleViewer)
+	if err := declare(l.ctx, viewer, "two", func() { t.Error("it is read for a viewer") }); problem.CodeOf(err) != problem.Forbidden {
+		t.Errorf("a viewer: %v", err)
+	}
+	close(read)
+	l.must(<-ended)
+	p, err := l.sync(oneBot)
+	l.want("a sync afterwards", p, err, "create dev-bot", "extra one")
 }
 
 // A client that is told of the steps of a sync and does not listen holds up no change, not even of the same tenant.

@@ -134,6 +134,8 @@ type Service struct {
 	// changes lets those who change what is a tenant's do it one at a time, so that each finds the tenant as the one before has
 	// left it.
 	changes *quota.Turns
+	// parsing lets one text at a time be read: what it becomes takes a hundred times as much memory.
+	parsing *quota.Turns
 	door    door
 	// servers are the MCP servers that are declared for each agent, by its id. reading is held while they are looked up.
 	servers atomic.Pointer[map[string]declaredServers]
@@ -151,7 +153,7 @@ func New(o Options) (*Service, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{o: o, changes: quota.TurnsOfTenants(1), door: newDoor()}
+	s := &Service{o: o, changes: quota.TurnsOfTenants(1), parsing: quota.NewTurns(1, nil), door: newDoor()}
 	if err := s.open(o); err != nil {
 		return nil, err
 	}

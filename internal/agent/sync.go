@@ -17,6 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
 )
 
 // Sync implements Agents.
@@ -29,7 +30,7 @@ func (s *Service) Sync(ctx context.Context, by identity.Principal, r SyncRequest
 	if driver != DriverLinux && driver != DriverDocker {
 		return Plan{}, problem.New(problem.BadRequest, "the drivers are linux and docker", "%q is no driver", texts.Clip(r.Driver, 40))
 	}
-	file, err := clawbots.Parse(r.Source, []byte(r.Text), r.Dir)
+	file, err := inTurn(ctx, s.parsing, tenant, func() (clawbots.File, error) { return clawbots.Parse(r.Source, []byte(r.Text), r.Dir) })
 	if err != nil {
 		return Plan{}, err
 	}
@@ -67,10 +68,23 @@ func (s *Service) Sync(ctx context.Context, by identity.Principal, r SyncRequest
 	return s.carryOut(ctx, by, plan, tasks, told)
 }
 
+// inTurn does something when it is the turn of a tenant.
+func inTurn[T any](ctx context.Context, turns *quota.Turns, tenant string, do func() (T, error)) (out T, err error) {
+	leave, err := turns.Enter(ctx, tenant)
+	if err != nil {
+		return out, err
+	}
+	defer leave()
+	return do()
+}
+
 // only picks agents of a file.
 func only(all []clawbots.Agent, names []string) ([]clawbots.Agent, error) {
 	if len(names) == 0 {
 		return all, nil
+	}
+	if len(names) > clawbots.MaxAgents {
+		return nil, problem.New(problem.BadRequest, "leave only out for all agents of the file", "only has %d agents, more than %d", len(names), clawbots.MaxAgents)
 	}
 	var out []clawbots.Agent
 	for _, a := range all {
@@ -88,9 +102,13 @@ func only(all []clawbots.Agent, names []string) ([]clawbots.Agent, error) {
 }
 
 // Declare implements Agents.
-func (s *Service) Declare(ctx context.Context, by identity.Principal, tenant string, a clawbots.Agent, replace bool, progress func(Step)) (Plan, error) {
+func (s *Service) Declare(ctx context.Context, by identity.Principal, tenant string, read func() (clawbots.Agent, error), replace bool, progress func(Step)) (Plan, error) {
 	tenant = by.TenantOr(tenant)
 	if err := s.may(ctx, by, identity.AgentSync, tenant); err != nil {
+		return Plan{}, err
+	}
+	a, err := inTurn(ctx, s.parsing, tenant, read)
+	if err != nil {
 		return Plan{}, err
 	}
 	told := &steps{tell: progress}

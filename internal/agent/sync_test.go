@@ -349,7 +349,7 @@ func TestDeclareAddsOneAgentToWhatIsDeclared(t *testing.T) {
 	one := clawbots.Agent{Name: "one", Workspace: "/srv/bots/team", Env: map[string]string{"A": "b \uffff\ufffe\u0085"}, Limits: clawbots.Limits{CPU: 0.25, Memory: 64 << 20},
 		Allow: []clawbots.Rule{{Target: "example.com"}, {Target: "http://a.example/", Methods: []string{"PURGE"}}}, Tools: []clawbots.Tool{{URL: "https://api.example.com/**", Methods: []string{"GET"}}},
 		Services: []string{}, TTL: time.Hour, Restart: jail.RestartNever, Rate: clawbots.Rate{LLM: 3}, LLM: clawbots.LLM{CostPerDay: 1.5}, Webhook: true, MCP: []string{"files"}}
-	p, err := l.Declare(l.ctx, l.admin, "", one, false, nil)
+	p, err := l.declare(one, false)
 	l.want("the first", p, err, "create one")
 	st, err := l.Get(l.ctx, l.admin, "", "one")
 	l.must(err)
@@ -358,21 +358,21 @@ func TestDeclareAddsOneAgentToWhatIsDeclared(t *testing.T) {
 		t.Errorf("it is declared as\n%s\nnot as\n%s", got, want)
 	}
 	// The same again changes nothing; something else under its name takes more than that.
-	p, err = l.Declare(l.ctx, l.admin, "", one, false, nil)
+	p, err = l.declare(one, false)
 	l.want("the same again", p, err, "unchanged one")
 	other := one
 	other.Limits.Memory = 128 << 20
 	l.keeper.done()
-	_, err = l.Declare(l.ctx, l.admin, "", other, false, nil)
+	_, err = l.declare(other, false)
 	l.wantCode("another of its name", err, problem.Conflict)
 	if done := l.keeper.done(); len(done) > 0 {
 		t.Errorf("another of its name: %v", done)
 	}
-	p, err = l.Declare(l.ctx, l.admin, "", other, true, nil)
+	p, err = l.declare(other, true)
 	l.want("in its place", p, err, "restart one")
-	p, err = l.Declare(l.ctx, l.admin, "", one, true, nil)
+	p, err = l.declare(one, true)
 	l.want("and back", p, err, "restart one")
-	p, err = l.Declare(l.ctx, l.admin, "", clawbots.Agent{Name: "two", Workspace: "/srv/bots/team"}, false, nil)
+	p, err = l.declare(clawbots.Agent{Name: "two", Workspace: "/srv/bots/team"}, false)
 	l.want("one that shares its folder", p, err, "create two", "restart one")
 	if k, _ := l.keeper.status("one"); !slices.Equal(k.Spec.Mounts[0].Make, []string{"one"}) || k.Spec.Program.Env["AGENT_HOME"] != "/workspace/one" {
 		t.Errorf("the first one sees %+v", k.Spec.Mounts)
@@ -382,7 +382,7 @@ func TestDeclareAddsOneAgentToWhatIsDeclared(t *testing.T) {
 		"a secret": {Name: "three", Env: map[string]string{"API_TOKEN": "ghp_0123456789abcdefghijABCDEFGHIJ012345"}},
 	} {
 		l.keeper.done()
-		if _, err := l.Declare(l.ctx, l.admin, "", bad, false, nil); err == nil {
+		if _, err := l.declare(bad, false); err == nil {
 			t.Errorf("%s: it is declared", what)
 		}
 		if done := l.keeper.done(); len(done) > 0 {
@@ -391,7 +391,7 @@ func TestDeclareAddsOneAgentToWhatIsDeclared(t *testing.T) {
 	}
 	l.must(l.RemoveAgent(l.ctx, l.admin, "", "two", RemoveOptions{}))
 	l.wantCode("removed again", l.RemoveAgent(l.ctx, l.admin, "", "two", RemoveOptions{}), problem.NotFound)
-	p, err = l.Declare(l.ctx, l.admin, "", clawbots.Agent{Name: "two", Image: "x/y:1"}, false, nil)
+	p, err = l.declare(clawbots.Agent{Name: "two", Image: "x/y:1"}, false)
 	l.want("a name that is free again", p, err, "create two", "restart one")
 }
 
@@ -437,7 +437,7 @@ func TestNullTakesAVariableAway(t *testing.T) {
 	// It is declared as it was written, and an empty value is no null.
 	st, err := l.Get(l.ctx, l.admin, "", "a")
 	l.must(err)
-	p, err := l.Declare(l.ctx, l.admin, "", *st.Declared, false, nil)
+	p, err := l.declare(*st.Declared, false)
 	l.want("as it is", p, err, "unchanged a")
 	for what, env := range map[string]string{"no value": "{A: }", "the gateway": "{AGENT_GATEWAY: null}", "home": "{HOME: null}", "no name": "{1A: null}"} {
 		if _, err := l.sync("clawbots:\n  - name: a\n    env: " + env + "\n"); err == nil {

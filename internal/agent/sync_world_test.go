@@ -14,6 +14,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/credential"
@@ -276,6 +277,11 @@ func (l *land) sync(text string, change ...func(*SyncRequest)) (Plan, error) {
 		f(&r)
 	}
 	return l.Sync(l.ctx, l.admin, r, nil)
+}
+
+// declare declares one agent as it is.
+func (l *land) declare(a clawbots.Agent, replace bool) (Plan, error) {
+	return l.Declare(l.ctx, l.admin, "", func() (clawbots.Agent, error) { return a, nil }, replace, nil)
 }
 
 func prune(r *SyncRequest)  { r.Prune = true }

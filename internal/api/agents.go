@@ -14,6 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/clawbots"
+	"github.com/clawjail/clawjail/internal/config/yamldoc"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -71,11 +72,22 @@ func planBody[T any](req *http.Request) (body T, lined bool, err error) {
 	if err != nil {
 		return body, lined, err
 	}
+	if tooMuch := yamldoc.Fits(text); tooMuch != nil {
+		return body, lined, problem.New(tooMuch.Code, "send less", "the body %s", tooMuch.Message)
+	}
 	body, err = decode[T](text)
 	return body, lined, err
 }
 
+// mayDeclare is asked before the body is read, which says for which tenant: an admin of all may for each.
+func (a *API) mayDeclare(req *http.Request, by identity.Principal) error {
+	return a.Identity.Authorize(req.Context(), by, identity.AgentSync, by.TenantOr(""))
+}
+
 func (a *API) syncAgents(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
+	if err := a.mayDeclare(req, by); err != nil {
+		return err
+	}
 	body, lined, err := planBody[SyncRequest](req)
 	if err != nil {
 		return err
@@ -93,6 +105,9 @@ func (a *API) syncAgents(w http.ResponseWriter, req *http.Request, by identity.P
 }
 
 func (a *API) declareAgent(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
+	if err := a.mayDeclare(req, by); err != nil {
+		return err
+	}
 	body, lined, err := planBody[DeclareRequest](req)
 	if err != nil {
 		return err
@@ -100,17 +115,9 @@ func (a *API) declareAgent(w http.ResponseWriter, req *http.Request, by identity
 	if err := op.CheckTenant(body.Tenant); err != nil {
 		return err
 	}
-	tenant := by.TenantOr(body.Tenant)
-	one, err := body.Read(req.PathValue("name"))
-	if err != nil {
-		// Its mistakes are told to callers who might declare it.
-		if refused := a.Identity.Authorize(req.Context(), by, identity.AgentSync, tenant); refused != nil {
-			err = refused
-		}
-		return err
-	}
+	read := func() (clawbots.Agent, error) { return body.Read(req.PathValue("name")) }
 	return a.planned(w, req, "Declare an agent", lined, func(ctx context.Context, progress func(agent.Step)) (agent.Plan, error) {
-		return a.Agents.Declare(ctx, by, tenant, one, body.Replace, progress)
+		return a.Agents.Declare(ctx, by, by.TenantOr(body.Tenant), read, body.Replace, progress)
 	})
 }
 

@@ -82,8 +82,12 @@ func (a *ownedAgents) Sync(ctx context.Context, by identity.Principal, r agent.S
 	return a.planned(progress)
 }
 
-func (a *ownedAgents) Declare(ctx context.Context, by identity.Principal, tenant string, one clawbots.Agent, replace bool, progress func(agent.Step)) (agent.Plan, error) {
+func (a *ownedAgents) Declare(ctx context.Context, by identity.Principal, tenant string, read func() (clawbots.Agent, error), replace bool, progress func(agent.Step)) (agent.Plan, error) {
 	if err := a.permit(ctx, by, identity.AgentSync, tenant); err != nil {
+		return agent.Plan{}, err
+	}
+	one, err := read()
+	if err != nil {
 		return agent.Plan{}, err
 	}
 	a.mu.Lock()

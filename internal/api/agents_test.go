@@ -153,19 +153,32 @@ func TestADeclarationIsReadAsAnEntryOfAFile(t *testing.T) {
 		"a relative folder":    `{"dir":"here","agent":{"workspace":"./here"}}`,
 		"a name that is none":  `{"agent":{"template":"../x"}}`,
 	} {
-		before := len(w.jails.calls)
 		a := w.request("acme operator", "POST", "/v1/agents/archive-bot/declare", body)
 		a.wantProblem(t, 400, problem.BadRequest)
 		if strings.Contains(a.body, "Zx9") {
 			t.Errorf("%s: it is in the answer: %s", name, a.body)
 		}
-		if len(w.jails.calls) != before {
-			t.Errorf("%s: the service was asked", name)
+		if n := len(w.jails.calls); n == 0 || strings.HasPrefix(w.jails.calls[n-1], "declare") {
+			t.Errorf("%s: it is declared", name)
 		}
 	}
 	w.request("acme operator", "POST", "/v1/agents/Archive_Bot/declare", "{}").wantProblem(t, 400, problem.BadRequest)
 	// A caller who may not declare is not told what would be wrong with it.
 	w.request("acme viewer", "POST", "/v1/agents/archive-bot/declare", `{"agent":{"memroy":1}}`).wantProblem(t, 403, problem.Forbidden)
+}
+
+// A body that would take a hundred times as much memory is read by nobody, and no body at all of who may not declare.
+func TestADeclarationIsSmallInMemoryToo(t *testing.T) {
+	w := newWorld(t)
+	body := func(n int) string { return `{"agent":{"mcp":[` + strings.Repeat("1,", n) + `1]}}` }
+	for _, path := range []string{"/v1/agents/x/declare", "/v1/agents/sync"} {
+		w.request("acme operator", "POST", path, body(60_000)).wantProblem(t, 400, problem.BadRequest)
+		w.request("acme viewer", "POST", path, "{]").wantProblem(t, 403, problem.Forbidden)
+		w.request("acme operator", "POST", path, "{]").wantProblem(t, 400, problem.BadJSON)
+	}
+	if a := w.request("acme operator", "POST", "/v1/agents/x/declare", body(100)); a.StatusCode != 400 || !strings.Contains(a.body, "101 names, more than 64") {
+		t.Errorf("a mistake is answered with %d %s", a.StatusCode, a.body)
+	}
 }
 
 func TestAListingHasTheJails(t *testing.T) {

@@ -43,7 +43,7 @@ func Parse(source string, text []byte, dir string) (File, error) {
 	f := &file{source: source, dir: dir}
 	doc := yamldoc.Read(source, text, f.read)
 	f.decide()
-	for _, flaw := range f.late {
+	for _, flaw := range f.late.Flaws {
 		doc.Report(flaw)
 	}
 	if err := doc.Err(); err != nil {
@@ -68,7 +68,7 @@ type file struct {
 	dir    string
 	agents []Agent
 	fields []string // of the agents, such as clawbots[0]
-	late   []problem.Flaw
+	late   problem.Many
 }
 
 func (f *file) read(m *yamldoc.Map) {
@@ -88,7 +88,7 @@ func (f *file) read(m *yamldoc.Map) {
 
 // flaw reports what is found after reading, at the place of the field or of what encloses it.
 func (f *file) flaw(field, hint, format string, args ...any) {
-	f.late = append(f.late, problem.Flaw{Field: field, Hint: hint, Message: fmt.Sprintf(format, args...)})
+	f.late.AddFlaw(problem.Flaw{Field: field, Hint: hint, Message: fmt.Sprintf(format, args...)})
 }
 
 // wrong is flaw for an error, where there is one.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -249,13 +250,41 @@ func TestManyMistakesAreBounded(t *testing.T) {
 	}
 }
 
+// A value of a byte takes hundreds of bytes of memory when it is read. No file that people write has nearly as many.
+func TestAFileOfAMegabyteIsNotHundredsInMemory(t *testing.T) {
+	for what, text := range map[string]string{
+		"a list of agents that are none": "clawbots: [" + strings.Repeat("a,", MaxText/2-10) + "]",
+		"a list within brackets":         "clawbots: [{name: x, mcp: [" + strings.Repeat("1,", MaxText/2-20) + "]}]",
+		"lines":                          "clawbots:\n" + strings.Repeat("-\n", MaxText/2-10),
+		"mistakes":                       "clawbots: [" + strings.Repeat("a,", 49_000) + "]",
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := Parse("f", []byte(text), testDir)
+		runtime.ReadMemStats(&after)
+		if err == nil {
+			t.Errorf("%s was accepted", what)
+		}
+		if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 160 { // five times as much without the bounds
+			t.Errorf("%s takes %d MiB", what, took)
+		}
+	}
+	honest := "clawbots: ["
+	for n := range MaxAgents {
+		honest += fmt.Sprintf("{name: a%d, allow: [%s]}, ", n, strings.Repeat("x.example, ", 80))
+	}
+	if f := mustParse(t, honest+"]"); len(f.Agents) != MaxAgents {
+		t.Errorf("got %d agents", len(f.Agents))
+	}
+}
+
 // The author of the file decides neither how long the messages are nor how long they take: one line with everything wrong is
 // made presentable once.
 func TestMessagesOfHostileFilesAreShort(t *testing.T) {
 	for what, text := range map[string]string{
 		"a key as long as the file": strings.Repeat(":", MaxText/2),
-		"a line full of mistakes":   "clawbots: [" + strings.Repeat("x,", MaxText/4) + "]",
-		"many agents on a line":     "clawbots: [" + strings.Repeat("{},", MaxText/4) + "]",
+		"a line full of mistakes":   "clawbots: [" + strings.Repeat("x,", 40_000) + "]",
+		"many agents on a line":     "clawbots: [" + strings.Repeat("{},", 20_000) + "]",
 		"deep nesting":              strings.Repeat("{", MaxText),
 		"text that is not one":      strings.Repeat("\xff", MaxText/4),
 	} {

@@ -24,7 +24,7 @@ func Together(agents ...Agent) ([]Agent, error) {
 	}
 	f.decide()
 	flaws := problem.Many{Code: problem.BadRequest}
-	for _, flaw := range f.late {
+	for _, flaw := range f.late.Flaws {
 		flaw.Field = strings.TrimPrefix(flaw.Field, "clawbots[0].")
 		flaws.AddFlaw(flaw)
 	}

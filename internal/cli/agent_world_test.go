@@ -118,7 +118,11 @@ func (k *keptAgents) apply(ctx context.Context, by identity.Principal, plan agen
 	return plan, failed
 }
 
-func (k *keptAgents) Declare(ctx context.Context, by identity.Principal, _ string, a clawbots.Agent, replace bool, progress func(agent.Step)) (agent.Plan, error) {
+func (k *keptAgents) Declare(ctx context.Context, by identity.Principal, _ string, read func() (clawbots.Agent, error), replace bool, progress func(agent.Step)) (agent.Plan, error) {
+	a, err := read()
+	if err != nil {
+		return agent.Plan{}, err
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !replace && slices.ContainsFunc(k.declared, func(d clawbots.Agent) bool {

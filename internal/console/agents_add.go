@@ -8,6 +8,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -119,20 +120,18 @@ func (c *Console) declareAgent(q *request, f *form, tenant string) error {
 	if err != nil {
 		return err
 	}
-	one, err := api.DeclareRequest{Agent: entry}.Read(f.Get("name"))
-	if err != nil {
-		return err
-	}
-	plan, err := c.Agents.Declare(q.ctx(), q.by, tenant, one, false, nil)
+	name := f.Get("name")
+	read := func() (clawbots.Agent, error) { return api.DeclareRequest{Agent: entry}.Read(name) }
+	plan, err := c.Agents.Declare(q.ctx(), q.by, tenant, read, false, nil)
 	if err != nil {
 		return err
 	}
 	for _, s := range plan.Steps {
 		if s.Problem != "" {
-			return q.failed(agentPath(tenant, one.Name), problem.New(cmp.Or(s.Code, problem.Conflict), s.Hint, "%s", s.Problem))
+			return q.failed(agentPath(tenant, name), problem.New(cmp.Or(s.Code, problem.Conflict), s.Hint, "%s", s.Problem))
 		}
 	}
-	return q.done(agentPath(tenant, one.Name), "%s is declared, and its token is in its jail.", one.Name)
+	return q.done(agentPath(tenant, name), "%s is declared, and its token is in its jail.", name)
 }
 
 // refuseName is refuse where a service may say of a name that it is none, which it does without the name of a field.

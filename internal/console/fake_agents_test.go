@@ -129,12 +129,19 @@ func (f *fakeAgents) Sync(ctx context.Context, by identity.Principal, r agent.Sy
 	return plan, nil
 }
 
-func (f *fakeAgents) Declare(ctx context.Context, by identity.Principal, tenant string, a clawbots.Agent, _ bool, _ func(agent.Step)) (agent.Plan, error) {
+func (f *fakeAgents) Declare(ctx context.Context, by identity.Principal, tenant string, read func() (clawbots.Agent, error), _ bool, _ func(agent.Step)) (agent.Plan, error) {
+	if err := f.authority.Authorize(ctx, by, identity.AgentSync, tenant); err != nil {
+		return agent.Plan{}, err
+	}
+	a, err := read()
+	if err != nil {
+		return agent.Plan{}, err
+	}
 	if err := f.did(ctx, by, identity.AgentSync, tenant, a.Name); err != nil {
 		return agent.Plan{}, err
 	}
 	f.declared = a
-	_, _, err := f.authority.CreateAgent(ctx, by, tenant, a.Name, identity.NeverExpires)
+	_, _, err = f.authority.CreateAgent(ctx, by, tenant, a.Name, identity.NeverExpires)
 	f.all = append(f.all, agent.Status{Tenant: tenant, Name: a.Name, Declared: &a})
 	return agent.Plan{Steps: []agent.Step{{Tenant: tenant, Name: a.Name, Verb: agent.Create, Done: true}}}, err
 }

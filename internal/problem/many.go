@@ -19,7 +19,7 @@ type Flaw struct {
 }
 
 // Many collects everything that is wrong with one input, so that it is reported at once and not one by one.
-// The zero value with a Code is ready; [Many.Err] is nil until something was added.
+// The zero value with a Code is ready; [Many.Err] is nil until something was added. It keeps mostFlaws, and says that there are more.
 type Many struct {
 	// Code is the code of the whole, for example [BadConfig].
 	Code string
@@ -36,8 +36,22 @@ func (m *Many) Add(field, format string, args ...any) {
 	m.AddFlaw(Flaw{Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
+// mostFlaws is more than anybody reads: who writes an input does not decide how much is kept of its mistakes.
+const mostFlaws = 1000
+
 // AddFlaw reports a flaw.
-func (m *Many) AddFlaw(flaw Flaw) { m.Flaws = append(m.Flaws, flaw) }
+func (m *Many) AddFlaw(flaw Flaw) {
+	switch n := len(m.Flaws); {
+	case n == mostFlaws:
+		flaw = Flaw{Message: "there are more mistakes"}
+	case n > mostFlaws:
+		return
+	}
+	m.Flaws = append(m.Flaws, flaw)
+}
+
+// Full says that no more flaws are kept: whoever looks for more can stop.
+func (m *Many) Full() bool { return len(m.Flaws) > mostFlaws }
 
 // Err is nil when nothing was added, else m itself.
 func (m *Many) Err() error {

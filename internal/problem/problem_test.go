@@ -85,6 +85,19 @@ func TestManyIsNilUntilSomethingIsWrong(t *testing.T) {
 	}
 }
 
+func TestManyKeepsNoMoreThanAnybodyReads(t *testing.T) {
+	m := &Many{Code: BadConfig}
+	for n := range 3 * mostFlaws {
+		if m.Full() != (n > mostFlaws) {
+			t.Fatalf("with %d flaws, full is %v", n, m.Full())
+		}
+		m.Add("", "is flaw %d", n)
+	}
+	if len(m.Flaws) != mostFlaws+1 || m.Flaws[mostFlaws-1].Message != "is flaw 999" || m.Flaws[mostFlaws].Message != "there are more mistakes" {
+		t.Errorf("%d are kept, with %v at the end", len(m.Flaws), m.Flaws[len(m.Flaws)-1])
+	}
+}
+
 func TestManyShowsEveryFlawWithItsPlace(t *testing.T) {
 	m := &Many{Code: BadConfig, Source: "clawjail.yml"}
 	m.AddFlaw(Flaw{Field: "sesions", Line: 3, Column: 1, Message: "unknown key", Hint: "did you mean sessions?"})

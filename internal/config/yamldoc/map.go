@@ -79,6 +79,9 @@ func (m *Map) list(key string, each func(field string, n *yaml.Node)) {
 		return
 	}
 	for i, item := range e.value.Content {
+		if m.doc.flaws.Full() {
+			return
+		}
 		field := m.path(key) + "[" + strconv.Itoa(i) + "]"
 		if m.doc.plain(field, item) {
 			m.doc.positions[field] = position{item.Line, item.Column}
@@ -114,7 +117,7 @@ func (d *Document) openMap(field string, n *yaml.Node, read func(*Map)) {
 	read(m)
 	meant := map[string]bool{} // keys that are there, but for a letter
 	for _, key := range m.order {
-		if !slices.Contains(m.known, key) {
+		if !d.flaws.Full() && !slices.Contains(m.known, key) {
 			near := nearest(key, m.known)
 			meant[near] = true
 			d.flawAt(m.entries[key].key, m.path(key), didYouMean(near), "unknown key")

@@ -7,6 +7,7 @@
 package yamldoc
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -28,6 +29,14 @@ type Document struct {
 }
 
 type position struct{ line, column int }
+
+// Bounds of what a file becomes when it is read: a value of a byte takes some hundred of them. A megabyte that people have written has
+// fewer. maxNodes is how many values and keys it may have; maxFlow, how many characters that begin one between brackets, where the
+// library keeps a kilobyte for each until it has found the end.
+const (
+	maxNodes = 150_000
+	maxFlow  = 50_000
+)
 
 // Read parses data and lets read take its values out. Source is the file's name in messages. An empty file is an
 // empty map. When the syntax is wrong, read is called with an empty map.
@@ -79,6 +88,9 @@ func parent(field string) string {
 }
 
 func (d *Document) flawAt(n *yaml.Node, field, hint, format string, args ...any) {
+	if d.flaws.Full() {
+		return
+	}
 	d.flawed[field] = true
 	d.flaws.AddFlaw(problem.Flaw{
 		Field: field, Line: n.Line, Column: n.Column, Hint: hint, Message: fmt.Sprintf(format, args...),
@@ -91,7 +103,11 @@ func (d *Document) parse(data []byte) *yaml.Node {
 		d.flaws.AddFlaw(problem.Flaw{Message: "is not UTF-8 text"})
 		return nil
 	}
-	loader, err := yaml.NewLoader(strings.NewReader(string(data)))
+	if err := Fits(data); err != nil {
+		d.flaws.AddFlaw(problem.Flaw{Message: err.Message, Hint: err.Hint})
+		return nil
+	}
+	loader, err := yaml.NewLoader(bytes.NewReader(data))
 	if err != nil {
 		d.syntax(err)
 		return nil
@@ -114,7 +130,28 @@ func (d *Document) parse(data []byte) *yaml.Node {
 	if len(document.Content) != 1 {
 		return nil
 	}
+	if left := maxNodes; !counts(document.Content[0], &left) {
+		d.flaws.AddFlaw(problem.Flaw{Message: fmt.Sprintf("has more than %d values", maxNodes), Hint: manyFiles})
+		return nil
+	}
 	return document.Content[0]
+}
+
+// Fits says of a text, before anything reads it as YAML or as JSON, why that would take too much memory; nil: it does not.
+func Fits(text []byte) *problem.Error {
+	if bytes.Count(text, []byte(","))+bytes.Count(text, []byte("["))+bytes.Count(text, []byte("{")) > maxFlow {
+		return problem.New(problem.BadRequest, manyFiles, "has more than %d commas and opening brackets", maxFlow)
+	}
+	return nil
+}
+
+// manyFiles is the hint for a file that is too much.
+const manyFiles = "make several files of it"
+
+// counts takes the nodes of a document from what is left, and says whether that was enough.
+func counts(n *yaml.Node, left *int) bool {
+	*left--
+	return *left >= 0 && !slices.ContainsFunc(n.Content, func(child *yaml.Node) bool { return !counts(child, left) })
 }
 
 // syntax reports the library's error with its place.
