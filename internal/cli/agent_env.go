@@ -61,7 +61,7 @@ func newAgentEnv(p *program) *cobra.Command {
 				}
 				options.Token = strings.TrimSpace(string(text))
 				if !cmd.Flags().Changed("gateway") {
-					settings, err := p.config()
+					settings, err := p.controlConfig()
 					if err != nil {
 						return err
 					}

@@ -30,9 +30,21 @@ const (
 	grantVariable = "CLAWJAIL_GRANT"
 )
 
+// controlConfig is the configuration as commands need it that ask a control plane.
+func (p *program) controlConfig() (config.Config, error) { return p.excuse(p.config()) }
+
+// excuse does without a configuration that is not for the caller to read, where the environment names both the control plane
+// and a key: one with a password is for the control plane's user alone.
+func (p *program) excuse(c config.Config, err error) (config.Config, error) {
+	if errors.Is(err, fs.ErrPermission) && p.getenv(urlVariable) != "" && p.keyIsSet() {
+		return config.Default(), nil
+	}
+	return c, err
+}
+
 // client makes the client of the control plane that the environment or the configuration names.
 func (p *program) client() (*client.Client, error) {
-	c, err := p.config()
+	c, err := p.controlConfig()
 	if err != nil {
 		return nil, err
 	}
@@ -93,6 +105,16 @@ func (p *program) key(c config.Config) (string, error) {
 		return key, nil
 	}
 	return readKey(hostd.AdminKeyPath(c))
+}
+
+// keyIsSet reports whether the environment names a key.
+func (p *program) keyIsSet() bool {
+	for _, name := range []string{keyVariable, oldKeyVariable} {
+		if _, set := p.lookupEnv(name); set {
+			return true
+		}
+	}
+	return false
 }
 
 // controlURL is where the control plane answers.

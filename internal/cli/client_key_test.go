@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -72,6 +73,30 @@ func TestAKeyThatIsSetAndEmptyIsNotTheAdmins(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		})
+	}
+}
+
+// A configuration with the database's password is for the control plane's user alone. Who names a control plane and has a key needs nothing of it.
+func TestAConfigurationThatIsNotForTheCallerIsNotNeededWithAnAddressAndAKey(t *testing.T) {
+	unreadable := fmt.Errorf("read it: %w", fs.ErrPermission)
+	both := map[string]string{urlVariable: "https://example.com", keyVariable: "cjop_1"}
+	for _, test := range []struct {
+		name string
+		set  map[string]string
+		err  error
+		want error
+	}{
+		{"both", both, unreadable, nil},
+		{"no key", map[string]string{urlVariable: "https://example.com"}, unreadable, unreadable},
+		{"no address", map[string]string{keyVariable: "cjop_1"}, unreadable, unreadable},
+		{"a mistake in it", both, fs.ErrInvalid, fs.ErrInvalid},
+		{"it is read", nil, nil, nil},
+	} {
+		p := &program{getenv: func(name string) string { return test.set[name] },
+			lookupEnv: func(name string) (string, bool) { v, ok := test.set[name]; return v, ok }}
+		if _, err := p.excuse(config.Config{}, test.err); !errors.Is(err, test.want) || (err == nil) != (test.want == nil) {
+			t.Errorf("%s: %v", test.name, err)
+		}
 	}
 }
 

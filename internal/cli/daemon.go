@@ -74,7 +74,7 @@ func newServeCommand(p *program) *cobra.Command {
 			}
 			c, log, err := p.configured(cmd)
 			if err != nil {
-				return err
+				return config.ForService(p.configFile(), err)
 			}
 			controlplane.BoundMemory(p.lookupEnv, log)
 			return controlplane.Run(cmd.Context(), controlplane.Options{Config: c, Version: p.version, Log: log, Now: p.now,

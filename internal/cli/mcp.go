@@ -39,7 +39,11 @@ func newMCPCommand(p *program) *cobra.Command {
 			if agent != "" || tenant != "" {
 				return usage(cmd, "--agent and --tenant go with --print-config")
 			}
-			c, log, err := p.configured(cmd)
+			c, err := p.controlConfig()
+			if err != nil {
+				return err
+			}
+			log, err := logger(c.Log, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}

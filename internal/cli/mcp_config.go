@@ -88,7 +88,7 @@ func (p *program) startedMCP() (mcpEntry, error) {
 // agentKey is where the control plane is, and a key of the agent's: the caller's own where the caller is that agent, else the
 // first one of an agent that is made. An agent that is there is not given another key, because its keys would end by that.
 func (p *program) agentKey(cmd *cobra.Command, tenant, name string) (*url.URL, string, error) {
-	settings, err := p.config()
+	settings, err := p.controlConfig()
 	if err != nil {
 		return nil, "", err
 	}
@@ -198,10 +198,8 @@ func tomlValue(v any) string {
 
 // warnOfRights says whose rights the tools use where nobody has named a key: those of the whole installation.
 func (p *program) warnOfRights(c config.Config, log *slog.Logger) {
-	for _, name := range []string{keyVariable, oldKeyVariable} {
-		if _, set := p.lookupEnv(name); set {
-			return
-		}
+	if p.keyIsSet() {
+		return
 	}
 	if _, err := p.key(c); err != nil {
 		return // the tools say that there is none

@@ -62,7 +62,7 @@ func newStatusCommand(p *program) *cobra.Command {
 
 // status asks the control plane, and looks at this machine where that does not answer.
 func (p *program) status(ctx context.Context) (health.Status, error) {
-	c, err := p.config()
+	c, err := p.controlConfig()
 	if err != nil {
 		return health.Status{}, err
 	}

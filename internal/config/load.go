@@ -94,11 +94,22 @@ func cannotRead(path string, err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		hint = "correct --config or " + Variable + ", or leave both out to use " + SystemFile
 	case errors.Is(err, fs.ErrPermission):
-		who, group := self()
-		return problem.Wrap(err, problem.BadConfig, "sudo chgrp "+group+" "+path+" && sudo chmod 640 "+path+
-			"; and let that group into the folders above it", "the user %s cannot read the configuration %s", who, path)
+		// It may hold the database's password, and has one group: nobody but the control plane is told to change that.
+		who, _ := self()
+		return problem.Wrap(err, problem.BadConfig, "set CLAWJAIL_URL, such as to http://127.0.0.1:18780, and CLAWJAIL_KEY to a key of yours: then it is not needed; or run it with sudo",
+			"the user %s cannot read the configuration %s", who, path)
 	}
 	return problem.Wrap(err, problem.BadConfig, hint, "the configuration %s cannot be read", path)
+}
+
+// ForService gives the error of [Load] the hint for the control plane: its user has to read the file.
+func ForService(path string, err error) error {
+	if !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	who, group := self()
+	return problem.Wrap(err, problem.BadConfig, "sudo chgrp "+group+" "+path+" && sudo chmod 640 "+path+"; and let that group into the folders above it",
+		"the control plane's user %s has to read its configuration", who)
 }
 
 // self is the user of this process and its group, by name where they have one.
