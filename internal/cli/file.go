@@ -6,6 +6,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/backup"
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // writeWhole makes a file of what is written to it, whole or not at all.
@@ -25,4 +31,48 @@ func writeWhole(path string, mode os.FileMode, write func(io.Writer) error) (err
 		return fmt.Errorf("write %s: %w", path, errors.Join(err, os.Remove(f.Name())))
 	}
 	return nil
+}
+
+// keyFile gives a command that prints a key the flag -o. The file is its owner's alone, and is there whole or not at all. One
+// that is there already is refused before anybody is asked: it may be the only copy of another key.
+func (p *program) keyFile(cmd *cobra.Command) {
+	file, run := "", cmd.RunE
+	cmd.Flags().StringVarP(&file, "output", "o", standardInput, "`file` to write, which must not be there yet, and which nobody else can read")
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		switch file {
+		case standardInput:
+			return run(cmd, args)
+		case "":
+			return usage(cmd, "--output has no name of a file")
+		}
+		out, err := backup.NewOutput(file)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, out.Close()) }()
+		if err := p.giveToCaller(out.File); err != nil {
+			return fmt.Errorf("make %s: %w", file, err)
+		}
+		cmd.SetOut(out)
+		if err := run(cmd, args); err != nil {
+			return err
+		}
+		if info, err := out.Stat(); err != nil || info.Size() == 0 { // a token that was put into the agent's jail is not printed
+			return err
+		}
+		if err := out.Keep(); err != nil {
+			return problem.Wrap(err, problem.CodeOf(err), "make another one; an agent's: clawjail agent token rotate NAME", "the key is made, and is in no file")
+		}
+		return nil
+	}
+}
+
+// giveToCaller makes a file that root has made with sudo that of who has asked for it, as one of their shell would be.
+func (p *program) giveToCaller(f *os.File) error {
+	uid, uidErr := strconv.Atoi(p.getenv("SUDO_UID"))
+	gid, gidErr := strconv.Atoi(p.getenv("SUDO_GID"))
+	if os.Geteuid() != 0 || uidErr != nil || gidErr != nil {
+		return nil
+	}
+	return f.Chown(uid, gid)
 }

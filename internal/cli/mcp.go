@@ -30,14 +30,14 @@ func newMCPCommand(p *program) *cobra.Command {
 			"Sessions that the agent did not close end when their time is up.\n\nThe control plane serves the same tools over HTTP, at /mcp. " +
 			"With --agent, the printed configuration is for that: it has the address, and a key of the agent, which is made if there is none of that name. " +
 			"An agent that is there keeps its keys: set $" + keyVariable + " to one of them, and the configuration has that.",
-		Example: "  clawjail mcp --print-config claude --agent writer\n  clawjail mcp --print-config claude",
+		Example: "  clawjail mcp --print-config claude --agent writer -o writer.json\n  clawjail mcp --print-config claude",
 		Args:    arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("print-config") {
 				return p.printMCP(cmd, printed, tenant, agent)
 			}
-			if agent != "" || tenant != "" {
-				return usage(cmd, "--agent and --tenant go with --print-config")
+			if agent != "" || tenant != "" || cmd.Flags().Changed("output") {
+				return usage(cmd, "--agent, --tenant and --output go with --print-config")
 			}
 			c, err := p.controlConfig()
 			if err != nil {
@@ -71,6 +71,7 @@ func newMCPCommand(p *program) *cobra.Command {
 	p.tenantFlag(cmd, &tenant)
 	complete(cmd, "print-config", mcpClients...)
 	p.completeFlag(cmd, "agent", agentNames)
+	p.keyFile(cmd)
 	return cmd
 }
 

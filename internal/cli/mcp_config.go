@@ -143,7 +143,7 @@ func (p *program) keptKey(cmd *cobra.Command, c *client.Client, tenant, name str
 // cmdLine is what was asked for, as it can be typed.
 func cmdLine(cmd *cobra.Command) []string {
 	out := []string{cmd.CommandPath()}
-	for _, name := range []string{"print-config", "tenant", "agent"} {
+	for _, name := range []string{"print-config", "tenant", "agent", "output"} {
 		if f := cmd.Flags().Lookup(name); f.Changed {
 			out = append(out, "--"+name, f.Value.String())
 		}

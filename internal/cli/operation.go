@@ -73,6 +73,9 @@ func described[In, Out any](p *program, o op.Op[In, Out]) *cobra.Command {
 	if o.View != nil {
 		cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	}
+	if c.Key {
+		p.keyFile(cmd)
+	}
 	return cmd
 }
 

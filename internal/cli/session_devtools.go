@@ -47,6 +47,7 @@ func newSessionCDP(p *program) *cobra.Command {
 	cmd.Flags().StringVar(&r.TTL, "ttl", "", "how long it is good, such as 10m; an hour when it is left out")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, with the address of the WebSocket")
 	complete(cmd, "scope", string(identity.ScopeView), string(identity.ScopeControl), string(identity.ScopeCDP))
+	p.keyFile(cmd)
 	return cmd
 }
 

@@ -21,6 +21,8 @@ func TestAgentNames(t *testing.T) {
 	}
 	if _, _, err := w.CreateAgent(t.Context(), admin, "acme", "bot-1", NeverExpires); problem.CodeOf(err) != problem.Conflict {
 		t.Errorf("a second one of the name: %v", err)
+	} else if p, _ := problem.As(err); !strings.HasSuffix(p.Hint, "clawjail agent token rotate bot-1 --tenant acme") { // its token may be lost, and not its permissions
+		t.Errorf("the hint about a second one: %q", p.Hint)
 	}
 	w.agent("rival", "bot-1")
 	if _, _, err := w.CreateAgent(t.Context(), admin, "nobody", "bot", NeverExpires); problem.CodeOf(err) != problem.NotFound {

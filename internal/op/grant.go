@@ -141,7 +141,7 @@ func IssueGrant() Op[NewGrant, IssuedGrant] {
 				"standard error. Give the token to the client that opens the session, in the variable CLAWJAIL_GRANT or on standard " +
 				"input: an argument can be read by other users of the machine.",
 			Example: "  export CLAWJAIL_GRANT=$(clawjail grant issue --domain example.com --ttl 10m)\n" +
-				"  clawjail session open --mode operator --domain example.com https://example.com/"},
+				"  clawjail session open --mode operator --domain example.com https://example.com/", Key: true},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in NewGrant) (IssuedGrant, error) {
 			request, err := in.Of.Request()
 			if err != nil {

@@ -68,6 +68,8 @@ type Command struct {
 	Short, Long, Example string
 	// Nothing is said when no flag is given, where there is nothing to do then.
 	Nothing string
+	// Key is whether the answer has a key that is shown once.
+	Key bool
 }
 
 // Backend is the services that operations call.

@@ -126,7 +126,7 @@ func CreateOperator() Op[NewOperator, IssuedOperator] {
 		Status: http.StatusCreated,
 		Command: Command{Use: "create NAME --role ROLE", Short: "Make an operator, and print the key",
 			Long:    "Makes an operator. The key alone is on standard output, and is never shown again. Its owner sets it in the variable CLAWJAIL_KEY.",
-			Example: "  clawjail operator create ada --tenant default --role operator --expires 720h > ada.key"},
+			Example: "  clawjail operator create ada --tenant default --role operator --expires 720h -o ada.key", Key: true},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in NewOperator) (IssuedOperator, error) {
 			life, err := Life(in.Of.Life)
 			if err != nil {
@@ -148,7 +148,7 @@ func RotateOperator() Op[NewKey, IssuedOperator] {
 		Right: identity.OperatorRotate, Status: http.StatusCreated,
 		Command: Command{Use: "rotate ID", Short: "Give an operator a new key, and revoke the old one at once",
 			Long: "Gives an operator a new key, which has an id of its own, and revokes the old one at once, with everything that " +
-				"is open with it. To have two valid keys for a while, make a second operator first."},
+				"is open with it. To have two valid keys for a while, make a second operator first.", Key: true},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in NewKey) (IssuedOperator, error) {
 			life, err := Life(in.Of.Life)
 			if err != nil {

@@ -124,7 +124,7 @@ func RotateToken() Op[NewToken, IssuedToken] {
 			Long: "Gives an agent a new token, which alone is on standard output and is never shown again. An agent in a jail that is kept " +
 				"finds it at /run/hermit/token, without a restart, and it is not printed. Its old tokens stay valid " +
 				"for as long as --overlap says, so that the agent has time to change; 0s ends them, and what is open with them, now.",
-			Example: "  clawjail agent token rotate writer --overlap 10m > writer.token"},
+			Example: "  clawjail agent token rotate writer --overlap 10m -o writer.token", Key: true},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in NewToken) (IssuedToken, error) {
 			life, err := Life(in.Of.Life)
 			if err != nil {

@@ -15,7 +15,7 @@ type assumed struct {
 
 // Several pages take these for granted.
 const (
-	aWriter  = "clawjail agent create writer > writer.token\n"
+	aWriter  = "clawjail agent create writer -o writer.token\n"
 	aSession = "id=$(clawjail session open)\n"
 	anAdmin  = "KEY=$(cat /var/lib/clawjail/control/admin.key)\n"
 	// Netscape's format has tabs.
