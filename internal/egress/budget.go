@@ -2,6 +2,7 @@ package egress
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -61,12 +62,10 @@ func (b *Book) Charge(ctx context.Context, w Who, provider, model string, reques
 				"the budget of this agent is in money, and the price of the model %q lacks %s", clip(model), t.Unpriced)
 		}
 		limit = store.UsageLimit{Tokens: budget.TokensPerDay, MicroCost: microCost(budget.CostPerDay)}
-	} else {
-		// Use is counted also when the caller has left.
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), answerTime)
-		defer cancel()
 	}
+	// What is used, and what is reserved, is counted to the end also when the caller has left.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+	defer cancel()
 	now, charged, err := b.o.Store.ChargeUsage(ctx, amount, limit)
 	if err != nil {
 		return err
@@ -74,8 +73,13 @@ func (b *Book) Charge(ctx context.Context, w Who, provider, model string, reques
 	if !charged {
 		return b.exceeded(now, limit, amount)
 	}
+	back := store.Usage{UsageKey: amount.UsageKey, Requests: -requests, InputTokens: -t.Input, OutputTokens: -t.Output, MicroCost: -t.MicroCost}
 	amount.Provider, amount.Model = provider, b.models.name(amount.UsageKey, model)
 	_, _, err = b.o.Store.ChargeUsage(ctx, amount, store.UsageLimit{})
+	if err != nil && requests != 0 { // the request is refused, so that nobody corrects it
+		_, _, undo := b.o.Store.ChargeUsage(ctx, back, store.UsageLimit{})
+		err = errors.Join(err, undo)
+	}
 	return err
 }
 

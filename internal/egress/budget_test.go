@@ -1,6 +1,8 @@
 package egress
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -63,6 +65,48 @@ func TestBudgetOfADay(t *testing.T) {
 	w.wantCode("beyond the budget", charge(1, Tokens{MicroCost: 1}), problem.BudgetExceeded)
 	// Another agent's is its own.
 	w.must(w.Charge(w.ctx, agent(w.twin), "openai", "m", 1, Tokens{MicroCost: 1}))
+}
+
+// halves is a store that does something between the day's sum and the row of a model, and may fail with the latter once.
+type halves struct {
+	Store
+	between func()
+	fails   error
+}
+
+func (h *halves) ChargeUsage(ctx context.Context, u store.Usage, limit store.UsageLimit) (store.Usage, bool, error) {
+	if u.Provider != "" && h.fails != nil {
+		err := h.fails
+		h.fails = nil
+		return store.Usage{}, false, err
+	}
+	now, charged, err := h.Store.ChargeUsage(ctx, u, limit)
+	if u.Provider == "" {
+		h.between()
+	}
+	return now, charged, err
+}
+
+// Nobody gives back a reservation whose caller was told that there is none.
+func TestAReservationThatIsCutIsWholeOrNone(t *testing.T) {
+	w := newWorld(t)
+	rows := func() int {
+		all, err := w.db.ListUsage(w.ctx, "acme", w.Day())
+		w.must(err)
+		return len(all)
+	}
+	ctx, leave := context.WithCancel(w.ctx)
+	defer leave()
+	db := &halves{Store: w.store, between: func() {}, fails: errors.New("planted")}
+	b := w.another(func(o *Options) { o.Store = db })
+	reserve := func() error { return b.Charge(ctx, agent(w.bot), "openai", "m", 1, Tokens{Output: 100}) }
+	if err := reserve(); err == nil || w.sum(w.Day()).OutputTokens != 0 || w.sum(w.Day()).Requests != 0 {
+		t.Errorf("the database fails between: %v, %+v", err, w.sum(w.Day()))
+	}
+	db.between = leave
+	if err := reserve(); err != nil || w.sum(w.Day()).OutputTokens != 100 || rows() != 2 {
+		t.Errorf("the caller leaves between: %v, %+v in %d rows", err, w.sum(w.Day()), rows())
+	}
 }
 
 // A budget that is smaller than what one request reserves is not used up: waiting does not help, and the refusal says what does.
