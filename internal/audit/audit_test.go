@@ -197,6 +197,31 @@ func TestARecordThatWasWrittenWithoutAWordIsFound(t *testing.T) {
 	}
 }
 
+// What a transaction says of lost records is not said again by the next one, which began before the first was known to be there.
+func TestLostRecordsAreToldOnceByATransactionThatEndsAfterItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		l := w.open()
+		l.writer.lost.Store(3)
+		w.store.set(func(m *memory) { m.stall = true })
+		_, err := l.Begin(t.Context(), Intent{Action: "doubtful"})
+		wantCode(t, err, problem.AuditUnavailable)
+		w.store.set(func(m *memory) { m.stall, m.rows = false, append(m.rows, m.stalled...) })
+		w.begin(l, "after").End(Outcome{Result: OK})
+		w.close(l)
+		w.sound()
+		told := 0
+		for _, row := range w.store.all() {
+			if row.Action == actionLost {
+				told++
+			}
+		}
+		if lost := l.writer.lost.Load(); told != 1 || lost != 0 {
+			t.Errorf("told %d times, and %d are left to tell", told, lost)
+		}
+	})
+}
+
 // A server that waits for its disk has not undone a transaction because nobody waits for the server any more.
 func TestATransactionThatEndsAfterItsTimeIsOurs(t *testing.T) {
 	for name, finish := range map[string]func(*memory){

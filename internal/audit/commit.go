@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -23,6 +24,7 @@ type transaction struct {
 	live []*entry // whose rows are among them
 	lost int64    // how many lost records they speak of
 	next head
+	sent int // how often
 }
 
 func (w *writer) deadline() (context.Context, context.CancelFunc) {
@@ -79,7 +81,9 @@ func (w *writer) settle() error {
 // put appends a transaction, and looks for it when that does not end well. It is over when it is in the database, or
 // when the database has refused it and can be seen not to have it.
 func (w *writer) put(t *transaction) (over bool, err error) {
-	ctx, cancel := w.deadline()
+	// What did not end in time gets more of it: the same rows are sent again.
+	t.sent++
+	ctx, cancel := context.WithTimeout(w.ctx, w.options.CommitTimeout*time.Duration(min(t.sent, 12)))
 	err = w.options.Store.AppendAudit(ctx, t.rows)
 	cancel()
 	if err == nil {
@@ -177,8 +181,12 @@ func (w *writer) lostRow(lost int64) store.AuditRow {
 	return row
 }
 
-// join brings what the file holds into the chain, in its order and with its own times, then empties the file.
+// join finishes what is not known to have ended, since that decides what is lost and what is newest. Then it brings what the
+// file holds into the chain, in its order and with its own times, and empties the file.
 func (w *writer) join() error {
+	if err := w.settle(); err != nil {
+		return err
+	}
 	for {
 		records, lost, generation := w.spill.numbers()
 		if records == 0 && lost == 0 {
@@ -223,9 +231,6 @@ func (w *writer) join() error {
 // process may have died before the file was emptied, and an ending may stand in the file twice when its caller lost
 // patience just when the database did.
 func (w *writer) joinRows(rows []store.AuditRow) error {
-	if err := w.settle(); err != nil {
-		return err
-	}
 	var failed error
 	seen := make(map[string]bool, len(rows))
 	rows = slices.DeleteFunc(rows, func(row store.AuditRow) bool {
