@@ -143,7 +143,10 @@ func (s *Service) DeleteCookies(ctx context.Context, by identity.Principal, tena
 		if err := s.disallowAll(ctx, by, tenant, domain); err != nil {
 			return err
 		}
-		return known(s.Vault.DeleteCookies(ctx, tenant, domain), domain)
+		if err := s.Vault.DeleteCookies(ctx, tenant, domain); err != nil {
+			return known(err, domain)
+		}
+		return s.disallowAll(ctx, by, tenant, domain) // those that were given meanwhile
 	})
 }
 

@@ -9,7 +9,7 @@ import (
 
 // protocolVersion is raised with every change of a request or an answer. Both halves are the same program, so
 // there is nothing to be compatible with: a difference means that one of them was not restarted.
-const protocolVersion = 6
+const protocolVersion = 7
 
 // Operation is one of the things that the host daemon does for its caller. There are no others, and none of
 // them takes a command for the host or a number of a process. The only paths of the host are those of folders that a jail is

@@ -26,31 +26,31 @@ import (
 func TestRequestsThatAreNotExactAreRefused(t *testing.T) {
 	f := newFixture(t, nil)
 	for _, c := range []struct{ name, body, code string }{
-		{"as it should be", `{"protocol":6,"op":"info","args":{}}`, ""},
+		{"as it should be", `{"protocol":7,"op":"info","args":{}}`, ""},
 		{"not JSON", `hello`, problem.BadJSON},
 		{"nothing", ``, problem.BadJSON},
 		{"not an object", `[]`, problem.BadJSON},
-		{"unknown member", `{"protocol":6,"op":"info","args":{},"x":1}`, problem.BadJSON},
-		{"doubled member", `{"protocol":6,"op":"info","op":"list","args":{}}`, problem.BadJSON},
-		{"member in another case", `{"protocol":6,"Op":"info","args":{}}`, problem.BadJSON},
-		{"data after the value", `{"protocol":6,"op":"info","args":{}} {}`, problem.BadJSON},
+		{"unknown member", `{"protocol":7,"op":"info","args":{},"x":1}`, problem.BadJSON},
+		{"doubled member", `{"protocol":7,"op":"info","op":"list","args":{}}`, problem.BadJSON},
+		{"member in another case", `{"protocol":7,"Op":"info","args":{}}`, problem.BadJSON},
+		{"data after the value", `{"protocol":7,"op":"info","args":{}} {}`, problem.BadJSON},
 		{"text that is not UTF-8", "{\"protocol\":1,\"op\":\"in\xfffo\",\"args\":{}}", problem.BadJSON},
-		{"no arguments", `{"protocol":6,"op":"info"}`, problem.BadJSON},
-		{"arguments that are null", `{"protocol":6,"op":"info","args":null}`, problem.BadJSON},
-		{"unknown argument", `{"protocol":6,"op":"info","args":{"verbose":true}}`, problem.BadJSON},
-		{"doubled argument", `{"protocol":6,"op":"destroy","args":{"name":"btest00001","name":"btest00002"}}`, problem.BadJSON},
-		{"argument of another type", `{"protocol":6,"op":"destroy","args":{"name":7}}`, problem.BadJSON},
-		{"unknown operation", `{"protocol":6,"op":"run","args":{}}`, problem.BadRequest},
-		{"no operation", `{"protocol":6,"args":{}}`, problem.BadRequest},
+		{"no arguments", `{"protocol":7,"op":"info"}`, problem.BadJSON},
+		{"arguments that are null", `{"protocol":7,"op":"info","args":null}`, problem.BadJSON},
+		{"unknown argument", `{"protocol":7,"op":"info","args":{"verbose":true}}`, problem.BadJSON},
+		{"doubled argument", `{"protocol":7,"op":"destroy","args":{"name":"btest00001","name":"btest00002"}}`, problem.BadJSON},
+		{"argument of another type", `{"protocol":7,"op":"destroy","args":{"name":7}}`, problem.BadJSON},
+		{"unknown operation", `{"protocol":7,"op":"run","args":{}}`, problem.BadRequest},
+		{"no operation", `{"protocol":7,"args":{}}`, problem.BadRequest},
 		{"another protocol", `{"protocol":2,"op":"info","args":{}}`, problem.Conflict},
 		{"no protocol", `{"op":"info","args":{}}`, problem.Conflict},
-		{"name of another installation", `{"protocol":6,"op":"destroy","args":{"name":"bxxxx00001"}}`, problem.BadName},
-		{"name with a path", `{"protocol":6,"op":"destroy","args":{"name":"../../etc"}}`, problem.BadName},
-		{"empty name", `{"protocol":6,"op":"inspect","args":{"name":""}}`, problem.BadName},
-		{"checkpoint that is no note", `{"protocol":6,"op":"checkpoint","args":{"note":"hello"}}`, problem.BadRequest},
-		{"checkpoint without a note", `{"protocol":6,"op":"checkpoint","args":{}}`, problem.BadRequest},
-		{"number below zero", `{"protocol":6,"op":"reaped","args":{"after":-1}}`, problem.BadJSON},
-		{"owner that is none", `{"protocol":6,"op":"hold","args":{"owner":"me"}}`, problem.BadRequest},
+		{"name of another installation", `{"protocol":7,"op":"destroy","args":{"name":"bxxxx00001"}}`, problem.BadName},
+		{"name with a path", `{"protocol":7,"op":"destroy","args":{"name":"../../etc"}}`, problem.BadName},
+		{"empty name", `{"protocol":7,"op":"inspect","args":{"name":""}}`, problem.BadName},
+		{"checkpoint that is no note", `{"protocol":7,"op":"checkpoint","args":{"note":"hello"}}`, problem.BadRequest},
+		{"checkpoint without a note", `{"protocol":7,"op":"checkpoint","args":{}}`, problem.BadRequest},
+		{"number below zero", `{"protocol":7,"op":"reaped","args":{"after":-1}}`, problem.BadJSON},
+		{"owner that is none", `{"protocol":7,"op":"hold","args":{"owner":"me"}}`, problem.BadRequest},
 		{"unknown member deep inside", strings.Replace(createRequest(t, strings.Repeat("a", 32)), `"limits":{`, `"limits":{"swap":1,`, 1), problem.BadJSON},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestEveryOperationHasAHandlerAndRefusesUnknownArguments(t *testing.T) {
 		if handlers[op] == nil {
 			t.Errorf("%s has no handler", op)
 		}
-		if got := f.code(t, fmt.Sprintf(`{"protocol":6,"op":%q,"args":{"nobody_knows":1}}`, op)); got != problem.BadJSON {
+		if got := f.code(t, fmt.Sprintf(`{"protocol":7,"op":%q,"args":{"nobody_knows":1}}`, op)); got != problem.BadJSON {
 			t.Errorf("%s with an unknown argument: code %q", op, got)
 		}
 	}
@@ -121,7 +121,7 @@ func TestConnectionsOfOneUserAreBounded(t *testing.T) {
 	f := newFixture(t, func(o *Options) { o.MaxConnections = 8 })
 	c := f.client(t) // one hold
 	j := create(t, c, spec("exec cat"))
-	wait := fmt.Sprintf(`{"protocol":6,"op":"wait","args":{"name":%q}}`, j.Name)
+	wait := fmt.Sprintf(`{"protocol":7,"op":"wait","args":{"name":%q}}`, j.Name)
 	answers := make(chan string, 6)
 	var reading sync.WaitGroup
 	for range 6 { // with the hold, one more than three quarters of eight
@@ -252,15 +252,15 @@ func TestAFrameIsNotBelieved(t *testing.T) {
 // are refused, whatever the bytes.
 func FuzzRequest(f *testing.F) {
 	for _, op := range Operations() {
-		f.Add([]byte(fmt.Sprintf(`{"protocol":6,"op":%q,"args":{}}`, op)))
+		f.Add([]byte(fmt.Sprintf(`{"protocol":7,"op":%q,"args":{}}`, op)))
 	}
-	f.Add([]byte(`{"protocol":6,"op":"destroy","args":{"name":"btest00001"}}`))
-	f.Add([]byte(`{"protocol":6,"op":"reap","args":{"dry_run":true}}`))
+	f.Add([]byte(`{"protocol":7,"op":"destroy","args":{"name":"btest00001"}}`))
+	f.Add([]byte(`{"protocol":7,"op":"reap","args":{"dry_run":true}}`))
 	body, err := json.Marshal(createArguments{Owner: strings.Repeat("a", 32), Spec: spec("exec cat")}, durations())
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add([]byte(fmt.Sprintf(`{"protocol":6,"op":"create","args":%s}`, body)))
+	f.Add([]byte(fmt.Sprintf(`{"protocol":7,"op":"create","args":%s}`, body)))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		r, err := decodeRequest(body)
 		if err != nil {

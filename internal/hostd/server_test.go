@@ -183,7 +183,7 @@ func createRequest(t *testing.T, owner string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf(`{"protocol":6,"op":"create","args":%s}`, args)
+	return fmt.Sprintf(`{"protocol":7,"op":"create","args":%s}`, args)
 }
 
 func TestAJailWhoseStdioNobodyTookIsDestroyed(t *testing.T) {
@@ -412,7 +412,7 @@ func TestStoppingTellsThoseWhoWait(t *testing.T) {
 	f := newFixture(t, func(o *Options) { o.EndJails = true })
 	c := f.client(t)
 	j := create(t, c, spec("exec cat"))
-	conn := f.raw(t, fmt.Sprintf(`{"protocol":6,"op":"wait","args":{"name":%q}}`, j.Name))
+	conn := f.raw(t, fmt.Sprintf(`{"protocol":7,"op":"wait","args":{"name":%q}}`, j.Name))
 	testenv.Eventually(t, patience, func() bool { return f.busy(t) }, "the wait has not begun")
 	if err := f.stop(); err != nil {
 		t.Fatal(err)
