@@ -80,23 +80,24 @@ func (s *Service) Agents(ctx context.Context, by Principal, tenant string) ([]Ag
 
 // RevokeAgent ends everything that is open for an agent. Its tokens are not good until [Service.RestoreAgent].
 func (s *Service) RevokeAgent(ctx context.Context, by Principal, tenant, name string) error {
-	return s.endAgent(ctx, by, AgentRevoke, tenant, name, func(a Agent) error { return s.o.Store.RevokeAgent(ctx, a.ID, s.now()) })
+	now := s.now()
+	return s.endAgent(ctx, by, AgentRevoke, tenant, name, func(ctx context.Context, id string) error { return s.o.Store.RevokeAgent(ctx, id, now) })
 }
 
 // DeleteAgent removes an agent with its tokens, and ends everything that is open for it. Its name is free again.
 func (s *Service) DeleteAgent(ctx context.Context, by Principal, tenant, name string) error {
-	return s.endAgent(ctx, by, AgentDelete, tenant, name, func(a Agent) error { return s.o.Store.DeleteAgent(ctx, a.ID) })
+	return s.endAgent(ctx, by, AgentDelete, tenant, name, s.o.Store.DeleteAgent)
 }
 
-// endAgent writes first and cuts then; see [Service.Hold].
-func (s *Service) endAgent(ctx context.Context, by Principal, op Operation, tenant, name string, write func(Agent) error) error {
+func (s *Service) endAgent(ctx context.Context, by Principal, op Operation, tenant, name string, write func(ctx context.Context, id string) error) error {
+	ctx, cancel := ToTheEnd(ctx)
+	defer cancel()
 	a, err := s.agent(ctx, by, op, tenant, name)
 	if err != nil {
 		return err
 	}
-	err = s.Ending(ctx, agentEvent(op, by, a, a.ID), func() error {
-		return s.cutOff(a.ID, func(p Principal) bool { return p.Kind == KindAgent && p.ID == a.ID }, func() error { return write(a) })
-	})
+	err = s.cutOff(ctx, agentEvent(op, by, a, a.ID), a.ID, func(p Principal) bool { return p.Kind == KindAgent && p.ID == a.ID },
+		func(ctx context.Context) error { return write(ctx, a.ID) })
 	if err != nil {
 		return fmt.Errorf("end agent %s: %w", name, err)
 	}
@@ -109,10 +110,15 @@ func (s *Service) RestoreAgent(ctx context.Context, by Principal, tenant, name s
 	if err != nil {
 		return err
 	}
-	err = s.Record(ctx, agentEvent(AgentRestore, by, a, a.ID), func() error { return s.o.Store.RevokeAgent(ctx, a.ID, time.Time{}) })
-	if err == nil {
-		s.denied.set(a.ID, false)
-	}
+	err = s.Record(ctx, agentEvent(AgentRestore, by, a, a.ID), func() error {
+		return s.denied.inTurn(ctx, func() error {
+			err := s.o.Store.RevokeAgent(ctx, a.ID, time.Time{})
+			if err == nil {
+				s.denied.done(a.ID)
+			}
+			return err
+		})
+	})
 	if err != nil {
 		return fmt.Errorf("restore agent %s: %w", name, err)
 	}
@@ -229,6 +235,8 @@ func (s *Service) endToken(ctx context.Context, t Token, overlap time.Duration) 
 
 // RevokeToken ends one of an agent's tokens and everything that is open with it. Idempotent.
 func (s *Service) RevokeToken(ctx context.Context, by Principal, tenant, name, id string) error {
+	ctx, cancel := ToTheEnd(ctx)
+	defer cancel()
 	a, err := s.agent(ctx, by, TokenRevoke, tenant, name)
 	if err != nil {
 		return err
@@ -243,9 +251,8 @@ func (s *Service) RevokeToken(ctx context.Context, by Principal, tenant, name, i
 		}
 		e := agentEvent(TokenRevoke, by, a, t.ID)
 		e.KeyHint = t.Hint
-		err := s.Ending(ctx, e, func() error {
-			return s.cutOff(t.ID, isToken(t.ID), func() error { return s.o.Store.RevokeToken(ctx, t.ID, s.now()) })
-		})
+		now := s.now()
+		err := s.cutOff(ctx, e, t.ID, isToken(t.ID), func(ctx context.Context) error { return s.o.Store.RevokeToken(ctx, t.ID, now) })
 		if err != nil {
 			return fmt.Errorf("revoke token %s: %w", id, err)
 		}

@@ -17,7 +17,7 @@ import (
 // Hold fails when the key is not good already: it may have been revoked since it was looked at. cancel is not called
 // then.
 func (s *Service) Hold(ctx context.Context, p Principal, cancel context.CancelCauseFunc) (release func(), err error) {
-	// First registered and then looked up, while a revocation is first written and then cuts: whichever comes first,
+	// First registered and then looked up, while a revocation is first known and then cuts: whichever comes first,
 	// one of the two sees the other.
 	held := s.connections.hold(p, cancel)
 	expires, reason, err := s.standing(ctx, p)

@@ -8,7 +8,7 @@
 // Revoking ends what is open: whoever holds a connection for a principal registers it with [Service.Hold], and is
 // told to end it when the key, the operator, the agent or the tenant is cut off, or when the key expires. A
 // revocation in this process cuts at once, one that another process wrote into the store within
-// [Options.Recheck].
+// [Options.Recheck]. One that cannot be written holds in its process, which writes it when it can.
 //
 // Actions are recorded before they are done. Revoking and deleting are exempt: they happen also when nothing can be
 // recorded.
@@ -117,7 +117,7 @@ type Service struct {
 	connections *connections
 	gate        *quota.Gate  // of connections
 	tenants     atomic.Int64 // as of the last time that they were counted
-	denied      denied
+	denied      *denied
 
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -132,7 +132,7 @@ func Open(ctx context.Context, o Options) (*Service, error) {
 	if err := o.Store.CreateTenant(ctx, first); err != nil && !errors.Is(err, store.ErrExists) {
 		return nil, fmt.Errorf("make the tenant %s: %w", first.ID, err)
 	}
-	s := &Service{o: o, brake: newBrake(o.Brake, o.Now)}
+	s := &Service{o: o, brake: newBrake(o.Brake, o.Now), denied: newDenied()}
 	s.gate = quota.NewGate(quota.GateOptions{Kind: quota.Connections(), Whole: maxOpen, Quotas: o.Quotas, Tenants: s.Counted, Admins: true})
 	if _, err := s.CountTenants(ctx, store.DefaultTenant); err != nil {
 		return nil, err
@@ -141,6 +141,7 @@ func Open(ctx context.Context, o Options) (*Service, error) {
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.running.Go(func() { s.connections.run(ctx) })
 	s.running.Go(func() { every(ctx, o.Recheck, s.recount) })
+	s.running.Go(func() { every(ctx, o.Recheck, s.writeDenied) })
 	return s, nil
 }
 

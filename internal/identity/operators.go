@@ -76,9 +76,11 @@ func (s *Service) RotateOperator(ctx context.Context, by Principal, id string, l
 		if err := s.o.Store.CreateOperator(ctx, fresh); err != nil {
 			return err
 		}
-		// A rotation that did not work leaves the old key as it was.
+		ctx, cancel := ToTheEnd(ctx)
+		defer cancel()
+		// A rotation that did not work leaves the old key as it was, and no new one that is told to nobody.
 		if err := s.o.Store.RevokeOperator(ctx, old.ID, s.now()); err != nil {
-			return err
+			return errors.Join(err, s.o.Store.RevokeOperator(ctx, fresh.ID, s.now()))
 		}
 		s.connections.cut(isOperator(old.ID))
 		return nil
@@ -91,11 +93,15 @@ func (s *Service) RotateOperator(ctx context.Context, by Principal, id string, l
 
 // RevokeOperator ends an operator's key and everything that is open with it. Idempotent.
 func (s *Service) RevokeOperator(ctx context.Context, by Principal, id string) error {
+	ctx, cancel := ToTheEnd(ctx)
+	defer cancel()
 	o, err := s.operator(ctx, by, OperatorRevoke, id)
 	if err != nil {
 		return err
 	}
-	err = s.Ending(ctx, operatorEvent(OperatorRevoke, by, o), func() error { return s.endOperator(ctx, id) })
+	now := s.now()
+	err = s.cutOff(ctx, operatorEvent(OperatorRevoke, by, o), id, isOperator(id),
+		func(ctx context.Context) error { return s.o.Store.RevokeOperator(ctx, id, now) })
 	if err != nil {
 		return fmt.Errorf("revoke operator %s: %w", id, err)
 	}
@@ -112,12 +118,6 @@ func (s *Service) Operators(ctx context.Context, by Principal, tenant string) ([
 		return nil, fmt.Errorf("list operators: %w", err)
 	}
 	return list, nil
-}
-
-// endOperator writes the revocation first and cuts then; see [Service.Hold].
-func (s *Service) endOperator(ctx context.Context, id string) error {
-	return s.cutOff(id, isOperator(id),
-		func() error { return s.o.Store.RevokeOperator(ctx, id, s.now()) })
 }
 
 // operator looks one up for an operation. One of another tenant's does not exist.

@@ -5,8 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -234,7 +238,17 @@ func TestRecordsComeFirstExceptForEndings(t *testing.T) {
 // failing is a store in which one write does not work.
 type failing struct {
 	Store
-	createOperator, createToken, expireToken, revokeOperator bool
+	createOperator, createToken, expireToken bool
+	revokeOperator                           string      // whose
+	hang                                     atomic.Bool // revoking waits until its context ends
+}
+
+func (f *failing) RevokeAgent(ctx context.Context, id string, at time.Time) error {
+	if f.hang.Load() && !at.IsZero() {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return f.Store.RevokeAgent(ctx, id, at)
 }
 
 func (f *failing) CreateOperator(ctx context.Context, o store.Operator) error {
@@ -245,7 +259,7 @@ func (f *failing) CreateOperator(ctx context.Context, o store.Operator) error {
 }
 
 func (f *failing) RevokeOperator(ctx context.Context, id string, at time.Time) error {
-	if f.revokeOperator {
+	if f.revokeOperator == id {
 		return errPlanted
 	}
 	return f.Store.RevokeOperator(ctx, id, at)
@@ -280,7 +294,7 @@ func TestWhatFailsSaysSoAndLeavesNothing(t *testing.T) {
 	fake.createOperator = true
 	_, _, err := w.CreateOperator(t.Context(), admin, NewOperator{Name: "x", Tenant: "acme", Role: RoleViewer, Life: time.Hour})
 	failed("operator.create", err)
-	fake.revokeOperator = true
+	fake.revokeOperator = o.ID
 	failed("operator.revoke", w.RevokeOperator(t.Context(), admin, o.ID))
 	// Cutting off does not wait for the database: the key is refused here from then on.
 	if !open.cut() {
@@ -292,9 +306,19 @@ func TestWhatFailsSaysSoAndLeavesNothing(t *testing.T) {
 	if _, err := w.Hold(t.Context(), p, func(error) {}); problem.CodeOf(err) != problem.Unauthorized {
 		t.Errorf("a connection of a key whose revocation could not be written: %v", err)
 	}
-	fake.revokeOperator = false
+	fake.revokeOperator = ""
 	if err := w.RevokeOperator(t.Context(), admin, o.ID); err != nil || w.denied.has(p) {
 		t.Errorf("revoked again, when it can be written: %v", err)
+	}
+	fake.createOperator = false
+	key, o, _ = w.operator("acme", RoleOperator)
+	fake.revokeOperator = o.ID
+	_, _, err = w.RotateOperator(t.Context(), admin, o.ID, time.Hour)
+	failed("operator.rotate", err)
+	w.mustBe(key)
+	operators, err := w.Operators(t.Context(), admin, "acme")
+	if operators = slices.DeleteFunc(operators, func(o Operator) bool { return !o.RevokedAt.IsZero() }); err != nil || len(operators) != 1 {
+		t.Errorf("a key that was told to nobody was left: %+v, %v", operators, err)
 	}
 	fake.createToken = true
 	_, _, err = w.CreateAgent(t.Context(), admin, "acme", "new", time.Hour)
@@ -315,4 +339,87 @@ func TestWhatFailsSaysSoAndLeavesNothing(t *testing.T) {
 	if err != nil || good != 1 {
 		t.Errorf("%d tokens are good, %v", good, err)
 	}
+}
+
+// Whoever asks for an end may leave before it is written, as a client does that is interrupted.
+func TestAnEndIsWrittenAlsoWhenItsCallerHasLeft(t *testing.T) {
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	w := newWorld(t)
+	operatorKey, o, _ := w.operator("acme", RoleOperator)
+	tokenKey, _, bot := w.agent("acme", "bot")
+	agentKey, _, _ := w.agent("acme", "revoked")
+	w.agent("acme", "deleted")
+	goodKey, _, _ := w.agent("acme", "good")
+	for what, end := range map[string]error{
+		"operator": w.RevokeOperator(left, admin, o.ID), "token": w.RevokeToken(left, admin, "acme", "bot", bot.TokenID),
+		"agent": w.RevokeAgent(left, admin, "acme", "revoked"), "deleted": w.DeleteAgent(left, admin, "acme", "deleted"),
+	} {
+		if end != nil {
+			t.Errorf("%s: %v", what, end)
+		}
+	}
+	other := w.another()
+	for what, key := range map[string]Key{"operator": operatorKey, "token": tokenKey, "agent": agentKey} {
+		if _, err := other.Authenticate(t.Context(), key.Reveal(), here); problem.CodeOf(err) != problem.Unauthorized {
+			t.Errorf("%s: another process has %v", what, err)
+		}
+	}
+	if _, err := other.Authenticate(t.Context(), goodKey.Reveal(), here); err != nil {
+		t.Errorf("a key that is good: %v", err)
+	}
+	if list, err := w.Agents(t.Context(), admin, "acme"); err != nil || len(list) != 3 {
+		t.Errorf("%d agents, %v", len(list), err)
+	}
+	if _, err := w.CreateTenant(left, admin, "left", Policy{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("something is begun for a caller who has left: %v", err)
+	}
+}
+
+// What the database does not take is cut at once, and written when it can be.
+func TestARevocationThatCouldNotBeWrittenIsWrittenLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := &failing{}
+		w := newWorld(t, func(o *Options) { fake.Store = o.Store; o.Store = fake })
+		defer w.Close()
+		key, _, p := w.agent("acme", "bot")
+		restoredKey, _, _ := w.agent("acme", "restored")
+		open, other := w.hold(p), w.another()
+		defer other.Close()
+		fake.hang.Store(true)
+		var asking sync.WaitGroup
+		for _, name := range []string{"bot", "restored"} {
+			asking.Go(func() {
+				if err := w.RevokeAgent(t.Context(), admin, "acme", name); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%s: got %v", name, err)
+				}
+			})
+		}
+		synctest.Wait()
+		if !open.cut() {
+			t.Error("what is open waits for the database")
+		}
+		asking.Wait()
+		if _, err := other.Authenticate(t.Context(), key.Reveal(), here); err != nil {
+			t.Errorf("another process, before it is written: %v", err)
+		}
+		if err := w.RestoreAgent(t.Context(), admin, "acme", "restored"); err != nil {
+			t.Error(err)
+		}
+		before := len(w.log.all())
+		fake.hang.Store(false)
+		time.Sleep(3 * DefaultRecheck)
+		synctest.Wait()
+		if _, err := other.Authenticate(t.Context(), key.Reveal(), here); problem.CodeOf(err) != problem.Unauthorized {
+			t.Errorf("another process, when it can be written: %v", err)
+		}
+		if events := w.log.all()[before:]; len(events) != 1 || events[0].Action != "agent.revoke" || events[0].Result != "ok" || !events[0].Ending {
+			t.Errorf("recorded %+v", events)
+		}
+		for _, s := range []*Service{w.Service, other} {
+			if _, err := s.Authenticate(t.Context(), restoredKey.Reveal(), here); err != nil {
+				t.Errorf("one that was restored in the meantime: %v", err)
+			}
+		}
+	})
 }

@@ -49,14 +49,14 @@ func TestStandingIsThatOfNow(t *testing.T) {
 
 	// A revocation that cannot be written counts here all the same.
 	row.Tenant = "acme"
-	fake := &failing{Store: w.o.Store, revokeOperator: true}
+	fake := &failing{Store: w.o.Store, revokeOperator: o.ID}
 	w.o.Store = fake
 	if err := w.RevokeOperator(ctx, admin, o.ID); !errors.Is(err, errPlanted) {
 		t.Fatal(err)
 	}
 	p, err = w.Standing(ctx, KindOperator, o.ID)
 	none("revoked, and not written", p, err)
-	fake.revokeOperator = false
+	fake.revokeOperator = ""
 	if err := w.RevokeOperator(ctx, admin, o.ID); err != nil {
 		t.Fatal(err)
 	}

@@ -133,6 +133,19 @@ func newWorld(t testing.TB, options ...option) *world {
 	return w
 }
 
+// another is a service of another process on the same database.
+func (w *world) another() *Service {
+	w.t.Helper()
+	o := w.o
+	o.Audit = (&recorder{}).audit
+	s, err := Open(context.Background(), o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(s.Close)
+	return s
+}
+
 func (w *world) operator(tenant string, role Role) (Key, Operator, Principal) {
 	w.t.Helper()
 	key, o, err := w.CreateOperator(context.Background(), admin, NewOperator{Name: "someone", Tenant: tenant, Role: role, Life: NeverExpires})

@@ -17,7 +17,7 @@ const watchEvery = 5 * time.Second
 func (s *Service) Hold(ctx context.Context, by identity.Principal, in SignIn, cancel context.CancelCauseFunc) (release func(), err error) {
 	var once sync.Once
 	end := func(cause error) { once.Do(func() { cancel(cause) }) }
-	// First registered and then looked up, while End first writes and then cuts: one of the two sees the other.
+	// First registered and then looked up, while End is first known and then cuts: one of the two sees the other.
 	number := s.held.add(in.ID, end)
 	letGo, err := s.o.Identity.Enter(ctx, by, end)
 	if err != nil {
@@ -41,8 +41,8 @@ func (s *Service) Hold(ctx context.Context, by identity.Principal, in SignIn, ca
 	}, nil
 }
 
-// watch compares what is held with the store until the context ends. A store that does not answer in time ends nothing: it will
-// be asked again.
+// watch compares what is held with the store until the context ends, and writes what was ended and could not be written. A store
+// that does not answer in time ends nothing: it will be asked again.
 func (s *Service) watch(ctx context.Context) {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
@@ -57,7 +57,22 @@ func (s *Service) watch(ctx context.Context) {
 				break // the others would wait as long
 			}
 		}
+		for _, id := range s.uses.unwritten() {
+			if !s.writeEnd(ctx, id) {
+				break
+			}
+		}
 	}
+}
+
+// writeEnd removes one that was ended, and reports whether the store could do so in time.
+func (s *Service) writeEnd(ctx context.Context, id string) bool {
+	ctx, cancel := context.WithTimeout(ctx, watchEvery)
+	defer cancel()
+	if err := s.o.Store.DeleteSignIn(ctx, id); err == nil || notThere(err) {
+		s.uses.drop(id)
+	}
+	return ctx.Err() == nil
 }
 
 // compare ends what is held with a sign-in that is over, and reports whether the store could say so in time.

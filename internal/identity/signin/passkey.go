@@ -168,6 +168,8 @@ func (s *Service) Passkeys(ctx context.Context, by identity.Principal) ([]Passke
 
 // RemovePasskey removes one of the caller's own. Sign-ins that were made with it stay.
 func (s *Service) RemovePasskey(ctx context.Context, by identity.Principal, id string) error {
+	ctx, cancel := identity.ToTheEnd(ctx)
+	defer cancel()
 	if err := s.o.Identity.Authorize(ctx, by, identity.PasskeyRemove, by.Tenant); err != nil {
 		return err
 	}

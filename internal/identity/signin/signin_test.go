@@ -12,6 +12,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
 )
 
 func TestWhoHasAKeyIsSignedIn(t *testing.T) {
@@ -416,6 +417,42 @@ func TestASignInEndsAlsoWhenThatCannotBeWritten(t *testing.T) {
 	if len(w.uses.known) != 0 {
 		t.Errorf("%d are remembered", len(w.uses.known))
 	}
+}
+
+// An end is written when it can be, and when who asked for it has left.
+func TestAnEndIsWrittenLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, end := newWorld(t)
+		defer end()
+		left, leave := context.WithCancel(t.Context())
+		leave()
+		_, first := w.signIn(w.adminKey)
+		_, second := w.signIn(w.adminKey)
+		_, third := w.signIn(w.adminKey)
+		if err := w.End(left, w.admin, first.ID); err != nil {
+			t.Errorf("its caller has left: %v", err)
+		}
+		w.broken.remove = errPlanted
+		if err := w.End(t.Context(), w.admin, second.ID); !errors.Is(err, errPlanted) {
+			t.Errorf("nothing is said of it: %v", err)
+		}
+		time.Sleep(2 * watchEvery)
+		synctest.Wait()
+		if _, err := w.db.SignIn(t.Context(), second.ID); err != nil {
+			t.Errorf("the store has it as long as it cannot be written: %v", err)
+		}
+		w.broken.remove = nil
+		time.Sleep(2 * watchEvery)
+		synctest.Wait()
+		for what, id := range map[string]string{"its caller has left": first.ID, "it was written later": second.ID} {
+			if _, err := w.db.SignIn(t.Context(), id); !errors.Is(err, store.ErrNotFound) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if _, err := w.db.SignIn(t.Context(), third.ID); err != nil || len(w.uses.unwritten()) != 0 {
+			t.Errorf("another: %v; %d are remembered", err, len(w.uses.unwritten()))
+		}
+	})
 }
 
 // A sign-in that is held counts as used, until its life is over, and another process may end it.

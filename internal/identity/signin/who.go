@@ -103,6 +103,8 @@ func (s *Service) sees(by identity.Principal, owner store.Owner, tenant string) 
 
 // End ends one, and what is open with it: one's own, or as an admin any that List shows.
 func (s *Service) End(ctx context.Context, by identity.Principal, id string) error {
+	ctx, cancel := identity.ToTheEnd(ctx)
+	defer cancel()
 	if err := s.o.Identity.Authorize(ctx, by, identity.SignInEnd, by.Tenant); err != nil {
 		return err
 	}
@@ -116,11 +118,10 @@ func (s *Service) End(ctx context.Context, by identity.Principal, id string) err
 	}
 	e := identity.Event{Action: string(identity.SignInEnd), Tenant: tenant, Actor: by.Actor(), Target: row.ID, Facts: map[string]string{"method": row.Method, "owner": ownerName(row.Owner)}}
 	return s.o.Identity.Ending(ctx, e, func() error {
-		// First here, then written, then cut: what cannot be written is over all the same, see identity's Hold.
+		// First here, then cut, then written: what cannot be written is over all the same, see identity's Hold.
 		s.uses.end(row.ID)
-		err := s.o.Store.DeleteSignIn(ctx, row.ID)
 		s.held.cut(row.ID)
-		if err != nil && !notThere(err) {
+		if err := s.o.Store.DeleteSignIn(ctx, row.ID); err != nil && !notThere(err) {
 			return fmt.Errorf("end a sign-in: %w", err)
 		}
 		s.uses.drop(row.ID)
@@ -208,6 +209,18 @@ func (u *uses) drop(id string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	delete(u.known, id)
+}
+
+// unwritten are those that were ended, and that the store may have.
+func (u *uses) unwritten() (all []string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for id, one := range u.known {
+		if one.ended {
+			all = append(all, id)
+		}
+	}
+	return all
 }
 
 func (u *uses) ended(id string) bool {
