@@ -134,6 +134,8 @@ func (s *Service) SetSignedIn(ctx context.Context, by identity.Principal, tenant
 
 // DeleteCookies removes an account, with what agents are permitted with it. Sessions that were opened with a grant go on.
 func (s *Service) DeleteCookies(ctx context.Context, by identity.Principal, tenant, domain string) error {
+	ctx, cancel := identity.ToTheEnd(ctx)
+	defer cancel()
 	tenant = by.TenantOr(tenant)
 	if err := s.mayWith(ctx, by, identity.CookiesDelete, tenant, noAccount(domain)); err != nil {
 		return err

@@ -183,6 +183,8 @@ func (s *Service) PutSecret(ctx context.Context, by identity.Principal, name vau
 
 // DeleteSecret removes a secret.
 func (s *Service) DeleteSecret(ctx context.Context, by identity.Principal, name vault.SecretName) error {
+	ctx, cancel := identity.ToTheEnd(ctx)
+	defer cancel()
 	name.Tenant = by.TenantOr(name.Tenant)
 	missing := problem.New(problem.NotFound, "list them: clawjail secret ls", "there is no such secret")
 	if err := s.mayWith(ctx, by, identity.SecretDelete, name.Tenant, missing); err != nil {

@@ -328,6 +328,34 @@ func TestEndingsHappenWithoutARecord(t *testing.T) {
 	}
 }
 
+// Whoever takes something back may leave before it is written, as a client does that is interrupted.
+func TestAnEndIsWrittenAlsoWhenItsCallerHasLeft(t *testing.T) {
+	w, _ := shopper(t)
+	left, leave := context.WithCancel(w.ctx)
+	leave()
+	name := vault.SecretName{Service: "github"}
+	if _, err := w.AllowAccount(left, w.operator, Allow{Domain: "example.com", Agent: "shopper"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("something is begun for a caller who has left: %v", err)
+	}
+	p, err := w.AllowAccount(w.ctx, w.operator, Allow{Domain: "example.com", Agent: "shopper"})
+	_, g, issued := w.IssueGrant(w.ctx, w.operator, grant.Request{Domains: []string{"example.com"}})
+	if err := errors.Join(err, issued, w.PutSecret(w.ctx, w.operator, name, secret.New([]byte("long enough")))); err != nil {
+		t.Fatal(err)
+	}
+	_, ended, disallowed := w.DisallowAccount(left, w.operator, "", p.ID)
+	g, revoked := w.RevokeGrant(left, w.operator, "", g.ID)
+	err = errors.Join(disallowed, revoked, w.DeleteSecret(left, w.operator, name), w.DeleteCookies(left, w.operator, "", "example.com"))
+	if err != nil || ended != 1 || g.RevokedAt.IsZero() {
+		t.Errorf("%d sessions were ended, the grant is %+v, %v", ended, g, err)
+	}
+	permissions, err := w.Permissions(w.ctx, w.admin, "")
+	sets, setsErr := w.Cookies(w.ctx, w.admin, "")
+	secrets, secretsErr := w.Secrets(w.ctx, w.admin, "")
+	if err := errors.Join(err, setsErr, secretsErr); err != nil || len(permissions)+len(sets)+len(secrets) != 0 {
+		t.Errorf("there are %+v %+v %+v, %v", permissions, sets, secrets, err)
+	}
+}
+
 func TestANewAccountCanBeUsedByTools(t *testing.T) {
 	w := newWorld(t)
 	set, err := w.Import(w.ctx, w.operator, w.jar())

@@ -67,6 +67,8 @@ func (s *Service) ListGrants(ctx context.Context, by identity.Principal, tenant 
 
 // RevokeGrant ends a grant. A session that it has opened goes on; the row names it.
 func (s *Service) RevokeGrant(ctx context.Context, by identity.Principal, tenant, id string) (grant.Grant, error) {
+	ctx, cancel := identity.ToTheEnd(ctx)
+	defer cancel()
 	missing := problem.New(problem.NotFound, "list them: clawjail grant ls", "there is no grant of that id")
 	tenant = by.Among(tenant)
 	if err := s.mayWith(ctx, by, identity.GrantRevoke, tenant, missing); err != nil {

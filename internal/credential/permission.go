@@ -123,6 +123,8 @@ func (s *Service) Permissions(ctx context.Context, by identity.Principal, tenant
 // DisallowAccount takes a permission back, and ends the sessions that were opened with it; it says how many they were.
 // Those of another process end within seconds.
 func (s *Service) DisallowAccount(ctx context.Context, by identity.Principal, tenant, id string) (p grant.Permission, ended int, err error) {
+	ctx, cancel := identity.ToTheEnd(ctx)
+	defer cancel()
 	tenant = by.Among(tenant)
 	missing := problem.New(problem.NotFound, "list them: clawjail cookies allowed", "there is no such permission")
 	if err := s.mayWith(ctx, by, identity.CookiesDisallow, tenant, missing); err != nil {
