@@ -151,7 +151,7 @@ func newServiceAdd(p *program) *cobra.Command {
 	f.StringArrayVar(&allow, "allow", nil, "what may be done, as `'METHODS PATH'`; may be repeated")
 	f.StringVar(&flags.Git, "git", "", "`prefix` of repository URLs that git in a jail takes to the service, such as https://git.example.com/")
 	f.StringArrayVar(&env, "env", nil, "variable of tools in jails, as `K=V`, in which {url} stands for the service there; may be repeated")
-	f.StringVar(&scrub, "scrub", "", "what becomes of an answer with the credential in it: redact, block or off (default redact)")
+	f.StringVar(&scrub, "scrub", "", "what becomes of an answer with the credential in it: redact or block (default redact)")
 	f.StringVar(&compressed, "compressed", "", "what becomes of an answer that is compressed: decode or refuse (default decode)")
 	f.StringVar(&slash, "encoded-slash", "", "what becomes of a path with %2F in it: deny, or allow for servers that have names with a slash, such as npm's and GitLab's (default deny)")
 	f.StringVar(&at, "address", "", "private `address` to connect to; only an admin of the installation may")
@@ -160,7 +160,7 @@ func newServiceAdd(p *program) *cobra.Command {
 	p.completeFlag(cmd, "secret", serviceNames)
 	complete(cmd, "preset", presetGitHub)
 	complete(cmd, "inject", string(egress.InjectBearer), string(egress.InjectBasic), string(egress.InjectHeader), string(egress.InjectQuery), string(egress.InjectNone))
-	complete(cmd, "scrub", string(egress.ScrubRedact), string(egress.ScrubBlock), string(egress.ScrubOff))
+	complete(cmd, "scrub", string(egress.ScrubRedact), string(egress.ScrubBlock))
 	complete(cmd, "encoded-slash", string(egress.EncodedSlashDeny), string(egress.EncodedSlashAllow))
 	complete(cmd, "compressed", string(egress.CompressedDecode), string(egress.CompressedRefuse))
 	return cmd

@@ -138,6 +138,20 @@ func TestWhatIsForAllIsAskedForBesides(t *testing.T) {
 	w.must(second2(b.AddRule(w.ctx, w.admin, rule(policy.Allow, "b.example").of("acme", ""))))
 }
 
+// What somebody may use and not see, they cannot have shown to them by a service of their own.
+func TestOnlyServicesWithoutACredentialAreNotScrubbed(t *testing.T) {
+	w := newWorld(t)
+	for how, want := range map[InjectionType]Scrub{InjectBearer: ScrubRedact, InjectNone: ScrubOff} {
+		s := service("a")
+		s.Inject, s.Scrub = Injection{Type: how}, ScrubOff
+		s, err := w.PutService(w.ctx, w.admin, s)
+		w.must(err)
+		if s.Scrub != want {
+			t.Errorf("%s: answers are to be treated as %s, want %s", how, s.Scrub, want)
+		}
+	}
+}
+
 // Of another tenant's things somebody is told what is told of things that do not exist.
 func TestOtherTenantsThingsDoNotExist(t *testing.T) {
 	w := newWorld(t)

@@ -84,7 +84,7 @@ type Scrub string
 const (
 	ScrubRedact Scrub = "redact" // the value is replaced
 	ScrubBlock  Scrub = "block"  // the answer is cut off
-	ScrubOff    Scrub = "off"
+	ScrubOff    Scrub = "off"    // nothing is looked at, for a service without a credential; else as redact
 )
 
 // Compressed is what happens to an answer that is compressed although identity was asked for.

@@ -21,7 +21,7 @@ type ServiceRequest struct {
 	Secret       string              `json:"secret,omitempty" doc:"the name of the secret in the vault; the service's own name when it is left out"`
 	Allow        []egress.Allowance  `json:"allow,omitempty" nullable:"false" doc:"methods and paths that are allowed; none when it is left out" example:"[{\"path\":\"/**\"}]"`
 	Inject       egress.Injection    `json:"inject" example:"{\"type\":\"bearer\"}"`
-	Scrub        egress.Scrub        `json:"scrub,omitempty" enum:"redact,block,off" doc:"redact is the default"`
+	Scrub        egress.Scrub        `json:"scrub,omitempty" enum:"redact,block,off" doc:"redact is the default, and off is for services without a credential; for others it is redact"`
 	Compressed   egress.Compressed   `json:"compressed,omitempty" enum:"decode,refuse" doc:"decode is the default"`
 	EncodedSlash egress.EncodedSlash `json:"encoded_slash,omitempty" enum:"deny,allow" doc:"allow takes %2F in a path for a part of its segment; deny is the default"`
 	Git          string              `json:"git,omitempty" doc:"the prefix of repository URLs that tools in jails are pointed away from"`

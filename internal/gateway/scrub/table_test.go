@@ -382,7 +382,9 @@ looks for the value itself and for the listed encodings, for each value of at le
 error page that repeats the request. A server that wants to give the credential away can do it, in ways that are listed below too.
 
 A service says what happens (` + "`scrub`" + `): with ` + "`redact`" + ` the value is replaced by ` + "`" + redact.Mark + "`" + `; with ` + "`block`" + ` an answer that has it in its header
-is refused, and one that has it in its body breaks off before it; with ` + "`off`" + ` nothing is looked at. Redacted answers have no length, no
+is refused, and one that has it in its body breaks off before it; with ` + "`off`" + ` nothing is looked at, where the
+service has no credential: what has one is redacted all the same, so that nobody who may add a service is shown the secret that it uses
+(` + "`TestNoServiceShowsItsCredential`" + `). Redacted answers have no length, no
 ` + "`ETag`" + ` and no digests, because those are of what the server sent. The gateway asks for the whole answer, not compressed; an answer that is compressed all
 the same is decoded or, with ` + "`compressed: refuse`" + `, refused.
 

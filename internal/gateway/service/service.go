@@ -138,8 +138,11 @@ func (h *Handler) plan(r *http.Request) (*request, *problem.Error) {
 		caller: caller, service: found, permit: permit, host: r.Host, method: method,
 		scrub: scrub.Options{Scrub: found.Scrub, Compressed: found.Compressed, MaxDecoded: largestAnswer},
 	}
-	if found.Inject.Type == egress.InjectNone {
+	switch {
+	case found.Inject.Type == egress.InjectNone:
 		q.scrub.Scrub = egress.ScrubOff // there is nothing to find, and parts of answers may be asked for
+	case found.Scrub == egress.ScrubOff:
+		q.scrub.Scrub = egress.ScrubRedact // an operator may use a secret, and is not to see it
 	}
 	if err := inject.Check(found.Inject); err != nil {
 		return nil, misconfigured(name, err)

@@ -339,6 +339,28 @@ func TestLocationsInTheServiceStayInIt(t *testing.T) {
 	}
 }
 
+// Whoever may say what a service does to answers may use its secret, and is not to see it.
+func TestNoServiceShowsItsCredential(t *testing.T) {
+	for _, how := range []egress.Injection{bearer, {Type: egress.InjectQuery, Name: "q"}, {Type: egress.InjectHeader, Name: "X-Key"}, {Type: egress.InjectNone}} {
+		w := newWorld(t, how, func(rw http.ResponseWriter, r *http.Request) {
+			sent := r.Header.Get("Authorization") + r.URL.Query().Get("q") + r.Header.Get("X-Key")
+			rw.Header().Set("Link", "<?q="+sent+">")
+			_, _ = io.WriteString(rw, "nothing is found for "+sent)
+		})
+		s := w.Services["svc"]
+		s.Scrub = egress.ScrubOff
+		w.Services["svc"] = s
+		resp, body := w.do("GET", "/svc/svc/search", nil, "Range", "bytes=5-") // it looks for the token itself
+		shown, none := strings.Contains(body, "[redacted]") && strings.Contains(resp.Header.Get("Link"), "[redacted]"), how.Type == egress.InjectNone
+		if shown == none {
+			t.Errorf("%s: %q %q", how.Type, body, resp.Header)
+		}
+		if part := w.seen.Last(t).Header.Get("Range") != ""; part != none {
+			t.Errorf("%s: a part is asked for: %v", how.Type, part)
+		}
+	}
+}
+
 func TestTheCredentialOfAQueryIsInNoAddress(t *testing.T) {
 	for _, setting := range []egress.Scrub{egress.ScrubRedact, egress.ScrubOff} {
 		w := newWorld(t, egress.Injection{Type: egress.InjectQuery, Name: "key"}, func(rw http.ResponseWriter, r *http.Request) {
@@ -352,7 +374,7 @@ func TestTheCredentialOfAQueryIsInNoAddress(t *testing.T) {
 		s.Scrub = setting
 		w.Services["svc"] = s
 		for path, want := range map[string]string{"/svc/svc/x?a=1": "/svc/svc/y?a=1", "/svc/svc/away?a=1": "http://other.example/?a=1"} {
-			resp, _ := w.doHead("GET", path)
+			resp, _ := w.do("GET", path, nil)
 			if got := resp.Header.Get("Location"); got != want {
 				t.Errorf("%s: %q", setting, got)
 			}
@@ -361,19 +383,6 @@ func TestTheCredentialOfAQueryIsInNoAddress(t *testing.T) {
 			t.Errorf("%s", got.Target)
 		}
 	}
-}
-
-// doHead is do for answers whose body is of no interest: with scrubbing off it has what the upstream put there.
-func (w *world) doHead(method, path string) (*http.Response, error) {
-	r, err := http.NewRequestWithContext(w.t.Context(), method, w.server.URL+path, nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	resp, err := w.client.Do(r)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return resp, resp.Body.Close()
 }
 
 func TestAnswersLoseWhatIsNotForTheTool(t *testing.T) {
