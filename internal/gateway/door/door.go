@@ -78,13 +78,14 @@ func Who(c gateway.Caller) egress.Who {
 }
 
 // Admit returns the agent whose jail a request came from. Web pages are kept out: a page that a browser in the jail
-// shows is not the agent.
+// shows is not the agent. What is left is a browser that the agent has told to call itself otherwise: a page in it can have GET
+// requests made, of which it sees no answer.
 func Admit(r *http.Request) (gateway.Caller, *problem.Error) {
 	c := gateway.CallerOf(r.Context())
 	if c.Agent == "" {
 		return c, problem.New(problem.Unauthorized, "Do not retry: only the jail of an agent may use this.", "the request does not come from the jail of an agent")
 	}
-	if !sameOrigin(r) {
+	if !sameOrigin(r) || c.Jail != "" && ofPage(r) { // who is in no jail has shown a token, which no page has
 		return c, problem.New(problem.Forbidden, "Call the gateway from a program, not from a web page.", "requests of web pages are refused")
 	}
 	return c, nil
@@ -102,6 +103,20 @@ func sameOrigin(r *http.Request) bool {
 	}
 	u, err := url.Parse(origins[0])
 	return len(origins) == 1 && err == nil && (u.Scheme == "http" || u.Scheme == "https") && strings.EqualFold(u.Host, r.Host)
+}
+
+// ofPage says whether a browser has sent a request, perhaps for a page of somebody else. Browsers say nothing of the page in a request
+// to an address without TLS when it asks for a picture, a script or a document (https://www.w3.org/TR/fetch-metadata/#fetch-and-http;
+// an Origin comes with all other methods). But they say who they are, which a page cannot change where its browser asks nobody
+// first.
+func ofPage(r *http.Request) bool {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead || r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "" {
+		return false // which is decided
+	}
+	from, err := url.Parse(r.Header.Get("Referer"))
+	name := r.UserAgent()
+	return err != nil || from.Host != "" && !strings.EqualFold(from.Host, r.Host) || r.Header.Get("Upgrade-Insecure-Requests") != "" ||
+		strings.HasPrefix(name, "Mozilla/") && (strings.Contains(name, "AppleWebKit/") || strings.Contains(name, "Gecko/"))
 }
 
 // Sandbox makes a browser show an answer as a page of nobody: it runs no script, and is not of the gateway's origin.

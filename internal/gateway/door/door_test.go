@@ -29,6 +29,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// chromium is what a browser calls itself.
+const chromium = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Safari/537.36"
+
 func TestAdmit(t *testing.T) {
 	agent := gateway.Caller{Jail: "j", Tenant: "t", Agent: "a"}
 	for _, test := range []struct {
@@ -50,8 +53,24 @@ func TestAdmit(t *testing.T) {
 		{"a sandboxed page", agent, http.Header{"Origin": {"null"}}, problem.Forbidden},
 		{"two origins", agent, http.Header{"Origin": {"http://gateway:3000", "http://evil.example"}}, problem.Forbidden},
 		{"an origin of another scheme", agent, http.Header{"Origin": {"file://gateway:3000"}}, problem.Forbidden},
+		// As browsers ask an address without TLS for a picture, for a document, and for a picture without saying from where.
+		{"GET a picture of a page", agent, http.Header{"Referer": {"http://evil.example/"}, "User-Agent": {"x"}}, problem.Forbidden},
+		{"GET a document", agent, http.Header{"Upgrade-Insecure-Requests": {"1"}, "User-Agent": {"x"}}, problem.Forbidden},
+		{"GET a hidden picture", agent, http.Header{"User-Agent": {chromium}}, problem.Forbidden},
+		{"HEAD a hidden picture", agent, http.Header{"User-Agent": {chromium}}, problem.Forbidden},
+		{"GET a hidden picture with Firefox", agent, http.Header{"User-Agent": {"Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"}}, problem.Forbidden},
+		{"GET with a token", gateway.Caller{Tenant: "t", Agent: "a"}, http.Header{"User-Agent": {chromium}}, ""},
+		{"GET with curl", agent, http.Header{"User-Agent": {"curl/8.5.0"}, "Accept": {"*/*"}}, ""},
+		{"GET with fetch of Node", agent, http.Header{"User-Agent": {"node"}, "Accept-Language": {"*"}, "Sec-Fetch-Mode": {"cors"}}, ""},
+		{"GET with PowerShell", agent, http.Header{"User-Agent": {"Mozilla/5.0 (Windows NT 10.0; en-US) PowerShell/7.4"}}, ""},
+		{"GET from here", agent, http.Header{"Referer": {"http://gateway:3000/svc/a/"}, "User-Agent": {"our-client/1"}}, ""},
+		{"a message of a program like a browser", agent, http.Header{"User-Agent": {chromium}}, ""},
 	} {
-		r := httptest.NewRequest(http.MethodPost, "http://gateway:3000/", nil)
+		method := http.MethodPost
+		if verb, _, said := strings.Cut(test.name, " "); said && (verb == http.MethodGet || verb == http.MethodHead) {
+			method = verb
+		}
+		r := httptest.NewRequest(method, "http://gateway:3000/", nil)
 		r = r.WithContext(gateway.WithCaller(r.Context(), test.caller))
 		if test.header != nil {
 			r.Header = test.header
