@@ -254,6 +254,11 @@ func TestEndedSessionsAreForgottenLater(t *testing.T) {
 		_, err := s.Get(t.Context(), admin, out.ID)
 		wantCode(t, err, problem.NotFound)
 
+		other := mustOpen(t, s, Request{Tenant: "beta"})
+		if _, err := s.Close(t.Context(), admin, other.ID); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
 		for range endedMost + 5 {
 			last := mustOpen(t, s, Request{})
 			if _, err := s.Close(t.Context(), admin, last.ID); err != nil {
@@ -261,9 +266,10 @@ func TestEndedSessionsAreForgottenLater(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		if all, _ := s.List(t.Context(), admin, "", true); len(all) != endedMost {
-			t.Errorf("%d ended sessions are kept, want %d", len(all), endedMost)
+		if all, _ := s.List(t.Context(), admin, "default", true); len(all) != endedMost {
+			t.Errorf("%d ended sessions of a tenant are kept, want %d", len(all), endedMost)
 		}
+		mustGet(t, s, other.ID) // what one tenant ends takes no place of another's
 	})
 }
 

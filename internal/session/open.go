@@ -381,7 +381,6 @@ func (s *Service) bury(r *session, took time.Duration, err error) {
 	}
 	r.ended, r.instance, r.values, r.abort = &ended, nil, nil, nil
 	delete(s.sessions, r.id)
-	s.ended = append(s.ended, r)
-	s.purge()
+	s.keepEnded(r)
 	close(r.gone)
 }

@@ -135,7 +135,7 @@ type Shot struct {
 }
 
 const (
-	// endedFor is how long an ended session can be asked about, endedMost how many.
+	// endedFor is how long an ended session can be asked about, endedMost how many of a tenant.
 	endedFor  = 10 * time.Minute
 	endedMost = 256
 	// usageLimit bounds how long Get waits for the numbers.
@@ -246,10 +246,24 @@ func (s *Service) find(id string) *session {
 	return nil
 }
 
+// keepEnded keeps a session that has ended. One too many of its tenant takes the place of the oldest. The caller holds s.mu.
+func (s *Service) keepEnded(r *session) {
+	first, n := len(s.ended), 1
+	for at, other := range s.ended {
+		if other.plan.tenant == r.plan.tenant {
+			first, n = min(first, at), n+1
+		}
+	}
+	if s.ended = append(s.ended, r); n > endedMost {
+		s.ended = slices.Delete(s.ended, first, first+1)
+	}
+	s.purge()
+}
+
 // purge forgets the sessions that ended too long ago. The caller holds s.mu.
 func (s *Service) purge() {
 	now := s.Now()
-	first := max(0, len(s.ended)-endedMost)
+	first := 0
 	for first < len(s.ended) && now.Sub(s.ended[first].ended.At) >= endedFor {
 		first++
 	}
