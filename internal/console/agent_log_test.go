@@ -71,7 +71,7 @@ func TestEventsComeAsTheyHappen(t *testing.T) {
 	defer cancel()
 	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost:18780/console/agents/acme/writer/events?after=9-0-1", nil)
 	r.Header.Set("Last-Event-ID", "90-40-1")
-	r.AddCookie(&http.Cookie{Name: cookieName(r), Value: "acme operator"})
+	r.AddCookie(&http.Cookie{Name: w.cookieName(r), Value: "acme operator"})
 	out := &flushed{httptest.NewRecorder(), make(chan string, 10)}
 	done := make(chan struct{})
 	go func() { defer close(done); w.ServeHTTP(out, r) }()

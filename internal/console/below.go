@@ -13,6 +13,3 @@ func (c *Console) below(page []byte) []byte {
 	}
 	return ownAddress.ReplaceAll(page, []byte("${1}"+c.path+"${2}"))
 }
-
-// cookiePath is below what the console's cookies are sent.
-func (c *Console) cookiePath() string { return c.path + Prefix }

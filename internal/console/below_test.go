@@ -214,7 +214,7 @@ func TestBelowAPathPasskeysHaveAnOriginAndCopiesAnAddress(t *testing.T) {
 	proxied := func(r *http.Request) {
 		r.Host, r.RemoteAddr = "example.com", "192.0.2.1:1"
 		r.Header.Set("X-Forwarded-Proto", "https")
-		r.AddCookie(&http.Cookie{Name: cookieName(r), Value: "admin"})
+		r.AddCookie(&http.Cookie{Name: w.cookieName(r), Value: "admin"})
 	}
 	if w.send("", http.MethodPost, "/console/sign-in/passkey/begin", nil, proxied); from.Origin != "https://example.com" {
 		t.Errorf("the origin is %q", from.Origin)
@@ -222,7 +222,7 @@ func TestBelowAPathPasskeysHaveAnOriginAndCopiesAnAddress(t *testing.T) {
 	for _, test := range []struct{ by, want string }{{"proxy", "CLAWJAIL_URL=https://example.com/jail\n"}, {"direct", "CLAWJAIL_URL=http://localhost:18780\n"}} {
 		change := proxied
 		if test.by == "direct" {
-			change = func(r *http.Request) { r.AddCookie(&http.Cookie{Name: cookieName(r), Value: "admin"}) }
+			change = func(r *http.Request) { r.AddCookie(&http.Cookie{Name: w.cookieName(r), Value: "admin"}) }
 		}
 		form := url.Values{"name": {"by-" + test.by}, "tenant": {"acme"}, "role": {string(identity.RoleViewer)}, "life": {(24 * time.Hour).String()}}
 		if p := w.send("", http.MethodPost, "/console/settings/people", form, change); !strings.Contains(p.body, test.want) {

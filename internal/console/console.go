@@ -3,8 +3,8 @@
 // It is a face. Its pages are made here, on the server, of what the services answer, and every action is one call of a
 // service, which decides, as for the API, who may. It adds its door:
 //
-//   - Everybody signs in: with a key, a link that is good once, or a passkey. The cookie is for this path alone, SameSite=Strict
-//     and HttpOnly. A request, and whatever stays open, ends with the sign-in and with the key behind it.
+//   - Everybody signs in: with a key, a link that is good once, or a passkey. The cookie is for this path alone, or
+//     with TLS for this host, SameSite=Strict and HttpOnly. A request, and whatever stays open, ends with the sign-in and with the key behind it.
 //   - Requests that change something come from the console's own pages ([net/http.CrossOriginProtection]).
 //   - Pages run no code but the console's own files and are never in a frame (Content-Security-Policy). Words of agents, pages and
 //     logs are text wherever they are shown.

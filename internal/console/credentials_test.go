@@ -113,7 +113,7 @@ func (w *world) upload(who, file string, pairs ...string) page {
 	r := httptest.NewRequest(http.MethodPost, "http://localhost:18780/console/credentials/import", &body)
 	r.Header.Set("Content-Type", form.FormDataContentType())
 	r.Header.Set("Sec-Fetch-Site", "same-origin")
-	r.AddCookie(&http.Cookie{Name: cookieName(r), Value: who})
+	r.AddCookie(&http.Cookie{Name: w.cookieName(r), Value: who})
 	out := httptest.NewRecorder()
 	w.ServeHTTP(out, r)
 	return page{status: out.Code, body: out.Body.String(), header: out.Header(), location: out.Header().Get("Location")}

@@ -60,7 +60,7 @@ func setPolicies(h http.Header, content string) {
 func (c *Console) signedIn(handle handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q := &request{c: c, w: w, r: r}
-		cookie, err := r.Cookie(cookieName(r))
+		cookie, err := r.Cookie(c.cookieName(r))
 		if err != nil {
 			c.askToSignIn(q)
 			return
@@ -110,18 +110,42 @@ func (c *Console) askToSignIn(q *request) {
 	}
 }
 
+// onlyHost begins the name of a cookie that no other host can have set, nor anybody without TLS, and onlyTLS of one that nobody has
+// without TLS (RFC 6265bis, 4.1.3): else a neighbour signs somebody in as themselves, who stores secrets there.
+const (
+	onlyHost = "__Host-"
+	onlyTLS  = "__Secure-"
+)
+
 // cookieName is under what the sign-in is kept. Cookies do not know ports: each has a name of its own.
-func cookieName(r *http.Request) string {
+func (c *Console) cookieName(r *http.Request) string {
 	_, port, err := net.SplitHostPort(r.Host)
 	if err != nil {
 		port = "default"
 	}
-	return "clawjail-" + port
+	name := "clawjail-" + port
+	switch {
+	case !c.secure(r):
+		return name
+	case c.path == "":
+		return onlyHost + name
+	}
+	return onlyTLS + name
+}
+
+// newCookie is one for the console alone, which a browser keeps until it ends. One that is bound to the host has no path, by its name;
+// everything there is clawjail's, and the rest of it takes no cookies.
+func (c *Console) newCookie(r *http.Request, name, value string) *http.Cookie {
+	out := &http.Cookie{Name: name, Value: value, Path: c.path + Prefix, HttpOnly: true, Secure: c.secure(r), SameSite: http.SameSiteStrictMode}
+	if strings.HasPrefix(name, onlyHost) {
+		out.Path = "/"
+	}
+	return out
 }
 
 // setCookie keeps a sign-in in the browser, or takes it away.
 func (c *Console) setCookie(q *request, text string, in signin.SignIn) {
-	cookie := &http.Cookie{Name: cookieName(q.r), Value: text, Path: c.cookiePath(), HttpOnly: true, Secure: c.secure(q.r), SameSite: http.SameSiteStrictMode}
+	cookie := c.newCookie(q.r, c.cookieName(q.r), text)
 	if text == "" {
 		cookie.MaxAge = -1
 	} else {

@@ -98,6 +98,45 @@ func TestTheCookieIsForTLSAloneWhereThereIsTLS(t *testing.T) {
 	}
 }
 
+// No neighbour of the console's address, whose cookies a browser sends there as well, signs anybody in as themselves.
+func TestNobodyElseCanHaveSetTheCookieOfASignIn(t *testing.T) {
+	for _, want := range []struct {
+		tls               bool
+		below, name, path string
+	}{{true, "", "__Host-clawjail-default", "/"}, {true, "/jail", "__Secure-clawjail-default", "/jail/console"}, {false, "", "clawjail-default", "/console"}} {
+		w, _ := realSignIns(t)
+		w.path = want.below
+		w.BehindProxy = []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32")}
+		send := func(path string, form url.Values, cookie, value string) (page, map[string]*http.Cookie) {
+			p := w.send("", http.MethodPost, path, form, func(r *http.Request) {
+				r.Host, r.RemoteAddr = "console.example.com", "192.0.2.7:1000"
+				if want.tls {
+					r.Header.Set("X-Forwarded-Proto", "https")
+				}
+				r.AddCookie(&http.Cookie{Name: cookie, Value: value})
+			})
+			got := map[string]*http.Cookie{}
+			for _, c := range (&http.Response{Header: p.header}).Cookies() {
+				got[c.Name] = c
+			}
+			return p, got
+		}
+		_, got := send("/console/sign-in", url.Values{"key": {w.keys["admin"]}}, "x", "")
+		in := got[want.name]
+		if in == nil || in.Path != want.path || in.Domain != "" || in.Secure != want.tls {
+			t.Fatalf("the cookies are %v, want %v", got, want)
+		}
+		p, _ := send("/console/theme", nil, "clawjail-default", in.Value) // as anybody can have set it
+		if signedIn := p.status == http.StatusSeeOther; signedIn == want.tls {
+			t.Errorf("%s: a cookie of anybody's is answered with %d", want.name, p.status)
+		}
+		_, got = send("/console/sign-out", nil, want.name, in.Value)
+		if out, told := got[want.name], got[want.name+"-told"]; out == nil || out.MaxAge >= 0 || out.Path != want.path || told == nil || told.Path != want.path {
+			t.Errorf("%s: signing out leaves %v", want.name, got)
+		}
+	}
+}
+
 func TestEveryPageIsRead(t *testing.T) {
 	all, err := (&Console{}).pageTemplates()
 	if err != nil || len(all) < 20 {

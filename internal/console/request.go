@@ -184,7 +184,7 @@ func (q *request) act(path string, err error, format string, args ...any) error 
 	return q.done(path, format, args...)
 }
 
-func toldCookie(r *http.Request) string { return cookieName(r) + "-told" }
+func (q *request) toldCookie() string { return q.c.cookieName(q.r) + "-told" }
 
 func (q *request) tell(path string, t told) error {
 	t.Text = texts.Clip(t.Text, 1000)
@@ -192,8 +192,9 @@ func (q *request) tell(path string, t told) error {
 	if err != nil {
 		return err
 	}
-	http.SetCookie(q.w, &http.Cookie{Name: toldCookie(q.r), Value: base64.RawURLEncoding.EncodeToString(text), Path: q.c.cookiePath(), MaxAge: 60,
-		HttpOnly: true, Secure: q.c.secure(q.r), SameSite: http.SameSiteStrictMode})
+	cookie := q.c.newCookie(q.r, q.toldCookie(), base64.RawURLEncoding.EncodeToString(text))
+	cookie.MaxAge = 60
+	http.SetCookie(q.w, cookie)
 	q.started = true
 	http.Redirect(q.w, q.r, local(path), http.StatusSeeOther)
 	return nil
@@ -201,11 +202,13 @@ func (q *request) tell(path string, t told) error {
 
 // takeTold is what the last request left to be said.
 func (q *request) takeTold() *told {
-	cookie, err := q.r.Cookie(toldCookie(q.r))
+	cookie, err := q.r.Cookie(q.toldCookie())
 	if err != nil {
 		return nil
 	}
-	http.SetCookie(q.w, &http.Cookie{Name: cookie.Name, Path: q.c.cookiePath(), MaxAge: -1, HttpOnly: true, Secure: q.c.secure(q.r), SameSite: http.SameSiteStrictMode})
+	taken := q.c.newCookie(q.r, cookie.Name, "")
+	taken.MaxAge = -1
+	http.SetCookie(q.w, taken)
 	var out told
 	text, err := base64.RawURLEncoding.DecodeString(cookie.Value)
 	if err != nil || json.Unmarshal(text, &out) != nil {

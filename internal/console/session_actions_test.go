@@ -159,7 +159,7 @@ func (w *world) sendFile(who, name string, data []byte, script bool) page {
 	if script {
 		r.Header.Set("HX-Request", "true")
 	}
-	r.AddCookie(&http.Cookie{Name: cookieName(r), Value: who})
+	r.AddCookie(&http.Cookie{Name: w.cookieName(r), Value: who})
 	out := httptest.NewRecorder()
 	w.ServeHTTP(out, r)
 	return page{status: out.Code, body: out.Body.String(), header: out.Header(), location: out.Header().Get("Location")}

@@ -47,7 +47,7 @@ type signInData struct {
 // is behind links must not take it from people.
 func (c *Console) signInPage(q *request) error {
 	next := local(q.query("next"))
-	if cookie, err := q.r.Cookie(cookieName(q.r)); err == nil {
+	if cookie, err := q.r.Cookie(c.cookieName(q.r)); err == nil {
 		if _, _, err := c.SignIn.Who(q.ctx(), cookie.Value); err == nil {
 			http.Redirect(q.w, q.r, next, http.StatusSeeOther)
 			return nil
@@ -122,8 +122,8 @@ func (c *Console) chooseTheme(q *request) error {
 	if err != nil {
 		return err
 	}
-	cookie := &http.Cookie{Name: themeCookie, Value: f.Get("theme"), Path: c.cookiePath(), MaxAge: int(themeLife.Seconds()), HttpOnly: true,
-		Secure: c.secure(q.r), SameSite: http.SameSiteStrictMode}
+	cookie := c.newCookie(q.r, themeCookie, f.Get("theme"))
+	cookie.MaxAge = int(themeLife.Seconds())
 	if cookie.Value != "light" && cookie.Value != "dark" {
 		cookie.Value, cookie.MaxAge = "", -1 // as the system has them
 	}

@@ -43,7 +43,7 @@ func with(p page) func(*http.Request) {
 func theCookie(t *testing.T, p page) *http.Cookie {
 	t.Helper()
 	for _, c := range (&http.Response{Header: p.header}).Cookies() {
-		if c.Name == "clawjail-18780" {
+		if strings.HasSuffix(c.Name, "clawjail-18780") {
 			return c
 		}
 	}
@@ -238,7 +238,7 @@ func TestAPasskeyThatWasSignedForAnotherPortIsNotTaken(t *testing.T) {
 			p := w.send("", http.MethodPost, path, nil, func(r *http.Request) {
 				r.Host = test.host
 				r.Header.Set("X-Forwarded-Proto", "https")
-				r.AddCookie(&http.Cookie{Name: cookieName(r), Value: theCookie(t, in).Value})
+				r.AddCookie(&http.Cookie{Name: w.cookieName(r), Value: theCookie(t, in).Value})
 			})
 			if p.status != test.want || (p.status == http.StatusOK) != strings.Contains(p.body, `"challenge"`) {
 				t.Errorf("%s of %s, by a proxy: %v: %d %s", path, test.host, test.proxy, p.status, p.body)

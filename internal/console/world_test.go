@@ -199,7 +199,7 @@ func (w *world) request(who, method, path string, values url.Values, change ...f
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
 	if who != "" {
-		r.AddCookie(&http.Cookie{Name: cookieName(r), Value: who})
+		r.AddCookie(&http.Cookie{Name: w.cookieName(r), Value: who})
 	}
 	for _, f := range change {
 		f(r)
