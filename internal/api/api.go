@@ -124,6 +124,8 @@ type Options struct {
 	// PublicName is the host name under which proxies are reached, and PublicPath the path below which they serve this API,
 	// as [config.PublicPath] has it. Empty is none.
 	PublicName, PublicPath string
+	// PublicURL is how people reach the console from other machines. Empty is as whoever asks does.
+	PublicURL string
 	// Quotas and Tenants divide the memory of requests and answers; see [quota.GateOptions].
 	Quotas  config.Quotas
 	Tenants func() int

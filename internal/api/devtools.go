@@ -133,9 +133,14 @@ func (a *API) ownURL(req *http.Request, scheme string) string {
 	return out
 }
 
-// consoleURL is the address of the console. Without TLS it is at localhost, not at a loopback address, which is what the
-// command line uses: passkeys belong to names.
+// consoleURL is the address of the console. Who asks at a loopback address, as the command line does, may be on this machine by
+// SSH, or hand the link to somebody: it is the public one, where there is one. Else, without TLS, it is at localhost: passkeys
+// belong to names.
 func (a *API) consoleURL(req *http.Request) string {
+	name := (&url.URL{Host: req.Host}).Hostname()
+	if addr, err := netip.ParseAddr(name); a.PublicURL != "" && (err == nil && addr.IsLoopback() || strings.EqualFold(name, "localhost")) {
+		return a.PublicURL
+	}
 	own := a.ownURL(req, "http")
 	at, err := netip.ParseAddrPort(req.Host)
 	if err != nil || !at.Addr().IsLoopback() || !strings.HasPrefix(own, "http:") {

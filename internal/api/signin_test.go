@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -45,6 +46,27 @@ func TestALinkToTheConsoleIsWhereItsMakerAsked(t *testing.T) {
 		}
 		if strings.Contains(w.written.String(), link.Code) {
 			t.Error("the code is in the log")
+		}
+	}
+}
+
+// On the machine itself the command line asks at a loopback address, for a person who is elsewhere.
+func TestLinksToTheConsoleAreOfThePublicAddress(t *testing.T) {
+	for _, public := range []string{"https://jail.example/jail", ""} {
+		d := newDoor(t, func(o *Options) {
+			o.PublicURL, o.PublicName, o.PublicPath = public, "jail.example", config.PublicPath(public)
+			o.Console = http.NotFoundHandler()
+		})
+		for host, want := range map[string]string{"127.0.0.1:18780": "http://localhost:18780", "[::1]:18780": "http://localhost:18780", "localhost:18780": "http://localhost:18780",
+			"jail.example": "http://jail.example" + config.PublicPath(public)} {
+			if public != "" && host != "jail.example" {
+				want = public
+			}
+			var refresh RefreshSession
+			a := d.ask(t, "POST", "/v1/refreshes", `{"domain":"example.com"}`, func(r *http.Request) { r.Host = host })
+			if err := json.Unmarshal([]byte(a.body), &refresh); err != nil || refresh.ConsoleURL != want+"/console/refresh/"+someID {
+				t.Errorf("%q, asked at %s: %s, %v", public, host, a.body, err)
+			}
 		}
 	}
 }

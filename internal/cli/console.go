@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"os/exec"
 	"runtime"
 	"time"
@@ -48,7 +49,7 @@ func newConsoleCommand(p *program) *cobra.Command {
 			if asJSON {
 				err = writeJSON(cmd.OutOrStdout(), link)
 			} else {
-				_, err = fmt.Fprintln(cmd.OutOrStdout(), link.URL)
+				err = p.printLink(cmd, link.URL)
 			}
 			if err != nil || !open {
 				return err
@@ -71,6 +72,29 @@ func openBrowser(ctx context.Context, url string) error {
 		return problem.Wrap(err, problem.BrowserMissing, "open the link yourself: it is printed above", "your browser could not be started with %s", opener)
 	}
 	return nil
+}
+
+// printLink prints a link alone, and beside it how to open it from another machine.
+func (p *program) printLink(cmd *cobra.Command, link string) error {
+	_, err := fmt.Fprintln(cmd.OutOrStdout(), link)
+	if tunnel := p.tunnel(link); err == nil && tunnel != "" {
+		_, err = fmt.Fprintln(cmd.ErrOrStderr(), tunnel)
+	}
+	return err
+}
+
+// tunnel is how a link that is good on this machine alone is opened elsewhere, where the caller seems to have no desktop here.
+// sudo takes SSH_CONNECTION away, and leaves DISPLAY. Who names a control plane has found a way already.
+func (p *program) tunnel(link string) string {
+	here := p.getenv("DISPLAY") + p.getenv("WAYLAND_DISPLAY")
+	if runtime.GOOS == "darwin" {
+		here = "its desktop"
+	}
+	at, err := url.Parse(link)
+	if err != nil || at.Port() == "" || !loopbackHost(at.Hostname()) || p.getenv(urlVariable) != "" || here != "" && p.getenv("SSH_CONNECTION") == "" {
+		return ""
+	}
+	return fmt.Sprintf("from your own machine: ssh -L %s:localhost:%[1]s HOST, then open it there", at.Port())
 }
 
 // consoleLink makes a link for who has just started clawjail as root.

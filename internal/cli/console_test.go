@@ -8,8 +8,11 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
@@ -76,5 +79,63 @@ func TestUpMakesALinkWithTheAdminsKey(t *testing.T) {
 	c.Listen = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), testenv.FreePort(t))
 	if _, err := consoleLink(c)(t.Context()); problem.CodeOf(err) != problem.ControlPlaneUnreachable {
 		t.Errorf("where nothing listens: %v", err)
+	}
+}
+
+// A link to this machine's own address is of no use to somebody who is on it by SSH, or has no desktop there.
+func TestALinkToThisMachineSaysHowItIsOpenedElsewhere(t *testing.T) {
+	const link = "http://localhost:18780/console/sign-in?code=c"
+	for _, test := range []struct {
+		name, link string
+		set        map[string]string
+		says       bool
+	}{
+		{"no desktop", link, nil, runtime.GOOS != "darwin"},
+		{"by SSH", link, map[string]string{"DISPLAY": ":10", "SSH_CONNECTION": "a"}, true},
+		{"a desktop", link, map[string]string{"DISPLAY": ":0"}, false},
+		{"Wayland", link, map[string]string{"WAYLAND_DISPLAY": "wayland-0"}, false},
+		{"a tunnel is there", link, map[string]string{urlVariable: "http://127.0.0.1:18780"}, false},
+		{"a public address", "https://jail.example/console/sign-in?code=c", map[string]string{"SSH_CONNECTION": "a"}, false},
+	} {
+		p := &program{getenv: func(name string) string { return test.set[name] }}
+		var out, errs strings.Builder
+		cmd := &cobra.Command{}
+		cmd.SetOut(&out)
+		cmd.SetErr(&errs)
+		if err := p.printLink(cmd, test.link); err != nil || out.String() != test.link+"\n" || strings.Contains(errs.String(), "ssh -L 18780:localhost:18780 HOST") != test.says {
+			t.Errorf("%s: %v, %q, %q", test.name, err, out.String(), errs.String())
+		}
+	}
+}
+
+// What a client is given is the address for other machines, where there is one.
+func TestMCPPrintsThePublicAddress(t *testing.T) {
+	dir := t.TempDir()
+	w, end, err := start(filepath.Join(dir, "data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Setenv(keyVariable, w.key)
+	t.Setenv(urlVariable, "")
+	for agent, public := range map[string]string{"there": "https://jail.example/jail", "here": ""} {
+		text := fmt.Sprintf("data_dir: %s/data\nlisten: %s\n", dir, strings.TrimPrefix(w.url, "http://"))
+		want := w.url
+		if public != "" {
+			text, want = text+"public_url: "+public+"\n", public
+		}
+		path := filepath.Join(dir, agent+".yml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var out, errs strings.Builder
+		status := Main(t.Context(), "v1", []string{"--config", path, "mcp", "--print-config", "claude", "--agent", agent}, &out, &errs)
+		if c := connectionOf(t, clientClaude, out.String()); status != 0 || c.URL != want+"/mcp" {
+			t.Errorf("public_url %q: %d, %q\n%s", public, status, c.URL, errs.String())
+		}
 	}
 }

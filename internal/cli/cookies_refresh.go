@@ -97,7 +97,7 @@ func (p *program) sayRefresh(cmd *cobra.Command, domain string, opened refreshin
 	if asJSON {
 		return writeJSON(cmd.OutOrStdout(), opened)
 	}
-	if _, err := fmt.Fprintln(cmd.OutOrStdout(), opened.URL); err != nil {
+	if err := p.printLink(cmd, opened.URL); err != nil {
 		return err
 	}
 	now := p.now()

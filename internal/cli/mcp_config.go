@@ -93,6 +93,9 @@ func (p *program) agentKey(cmd *cobra.Command, tenant, name string) (*url.URL, s
 		return nil, "", err
 	}
 	base, err := p.controlURL(settings)
+	if err == nil && p.getenv(urlVariable) == "" && settings.PublicURL != "" { // the client may be on another machine
+		base, err = url.Parse(settings.PublicURL)
+	}
 	if err != nil {
 		return nil, "", err
 	}

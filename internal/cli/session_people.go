@@ -58,8 +58,7 @@ func newSessionWatch(p *program) *cobra.Command {
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), link)
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), link.URL)
-			return err
+			return p.printLink(cmd, link.URL)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")

@@ -43,7 +43,14 @@ FreeBSD. When it fails or is interrupted nothing of it stays, and nothing is sta
 				return fmt.Errorf("find this program: %w", err)
 			}
 			manager := os.Getenv("NOTIFY_SOCKET")
-			link := consoleLink(c)
+			ofAdmin := consoleLink(c)
+			link := func(ctx context.Context) (string, error) {
+				link, err := ofAdmin(ctx)
+				if tunnel := p.tunnel(link); err == nil && tunnel != "" {
+					link += "\n             (" + tunnel + ")"
+				}
+				return link, err
+			}
 			if manager != "" {
 				link = nil // what it prints is kept, for others to read
 			}

@@ -81,7 +81,7 @@ func (p *plane) makeAPI(context.Context) error {
 	o := api.Options{
 		Console: p.console, Sessions: p.sessions, Identity: p.identity, Credentials: p.accounts.Service, Audit: p.audit, Rows: p.store,
 		Verify: p.verify, Version: p.Version, Listen: p.Config.Listen, OwnName: p.ownName,
-		Quotas: p.Config.Quotas, Tenants: p.tenants, BehindProxy: p.Config.BehindProxy, PublicName: p.publicName(), PublicPath: config.PublicPath(p.Config.PublicURL), Log: p.Log, Now: p.Now, MCP: tools.Handler(),
+		Quotas: p.Config.Quotas, Tenants: p.tenants, BehindProxy: p.Config.BehindProxy, PublicName: p.publicName(), PublicPath: config.PublicPath(p.Config.PublicURL), PublicURL: p.Config.PublicURL, Log: p.Log, Now: p.Now, MCP: tools.Handler(),
 		Agents: p.agents, Servers: p.servers, Tasks: p.tasks, Egress: p.book, Status: p.health, Surfaces: p.agentRoutes, Metrics: p.metrics, OpenMetrics: p.Config.Metrics.Open,
 		Host: p.hostInfo,
 	}
