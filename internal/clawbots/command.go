@@ -4,6 +4,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/config/yamldoc"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -79,7 +80,7 @@ func checkWord(w string) error {
 	if strings.ContainsRune(w, 0) {
 		return problem.New(problem.BadRequest, "remove it", "has a NUL byte")
 	}
-	if secretWithin(w) {
+	if secret.Within(w) {
 		return secretProblem("a word of the command")
 	}
 	return nil

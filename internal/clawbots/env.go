@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/config/yamldoc"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -52,7 +53,7 @@ func checkVariable(name, value string) error {
 		return problem.New(problem.BadRequest, "remove it", "has a NUL byte")
 	case len(value) > maxEnvValue:
 		return problem.New(problem.BadRequest, "put it into a file of the workspace", "has %d bytes, more than %d", len(value), maxEnvValue)
-	case secretWithin(value), secretlyNamed(name) && unguessable(value):
+	case secret.Within(value), secretlyNamed(name) && unguessable(value):
 		return secretProblem("the value")
 	}
 	return nil
@@ -60,7 +61,8 @@ func checkVariable(name, value string) error {
 
 // secretProblem says what to do with a secret, and nothing of it.
 func secretProblem(what string) error {
-	return problem.New(problem.BadSecret, "keep it with `clawjail secret set NAME`, and let a service use it (services: [NAME]): the agent never holds it",
+	return problem.New(problem.BadSecret, "keep it with `clawjail secret set NAME`, and let a service use it (services: [NAME]): the agent never holds it. "+
+		"A program that has to hold it reads it from a file: clawjail agent exec NAME -- /bin/sh -c 'umask 077; cat > /state/token' < token.txt",
 		"%s looks like a secret, and everything in the jail can read it there", what)
 }
 

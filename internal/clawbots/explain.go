@@ -8,6 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -106,7 +107,7 @@ func excerpt(shown []rune, column int) (string, int) {
 
 // withoutValues leaves of a line its first key.
 func withoutValues(line string) string {
-	if at := strings.Index(line, ":"); at >= 0 && !secretWithin(line[:at]) {
+	if at := strings.Index(line, ":"); at >= 0 && !secret.Within(line[:at]) {
 		return line[:at+1] + " …"
 	}
 	return "…"

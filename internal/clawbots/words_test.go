@@ -68,6 +68,7 @@ func TestSecretsAreRefused(t *testing.T) {
 			"sk-abcdefghijklmnopqrst", "sk-ant-api03-AbCdEfGhIjKlMnOp", "Bearer ghp_abcdefghijklmnopqrst", "x=github_pat_11ABCDEFG0123456789",
 			"xoxb-1234567890-abcdef", "AKIAIOSFODNN7EXAMPLE", "AIzaSyA-1234567890abcdefghijklmnopqrs", "hf_abcdefghijklmnopqrstuv",
 			"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl", "cjagt_abc", "cjadm_abc", "cjop_abc", "cjses_abc", "cjbr_abc",
+			"123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw1", "https://api.telegram.org/bot123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw1/getMe",
 			"postgres://u:p@db.example/x", "https://user:password@example.com/", "-----BEGIN OPENSSH PRIVATE KEY-----\nabc", "glpat-abcdefghijklmnopqrst",
 			`{"key":"sk-abcdefghijklmnopqrst"}`, "https://example.com/?key=AKIAIOSFODNN7EXAMPLE",
 		},
@@ -90,7 +91,7 @@ func TestSecretsAreRefused(t *testing.T) {
 	for name, values := range map[string][]string{
 		"PLAIN": {
 			"", "hello", "9vX2kq8LmZ4tR7wQ", "https://example.com/x?y=z", "sk-short", "task-abcdefghijklmnopqrstuvwxyz", "user@example.com",
-			"eyJ", "postgres://db.example/x", "ssh://git@example.com/x", "AKIA", "-----BEGIN CERTIFICATE-----",
+			"eyJ", "postgres://db.example/x", "127001:8080", "2026-11-28T18:00:00", "robots:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw1", "ssh://git@example.com/x", "AKIA", "-----BEGIN CERTIFICATE-----",
 		},
 		"MONKEY":       {"9vX2kq8LmZ4tR7wQ"},
 		"API_TOKEN":    {"", "none", "short", "/run/hermit/token", "./secrets/token-of-the-day", "https://example.com/token/issuer", "aaaaaaaaaaaaaaaaaaaaaaaa"},

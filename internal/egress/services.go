@@ -146,6 +146,9 @@ func (b *Book) PutService(ctx context.Context, by identity.Principal, s Service)
 	}
 	f := newFlaws()
 	validService(f, s)
+	for i, a := range s.Allow {
+		f.withoutSecret(fmt.Sprintf("allow.%d", i), a.Path)
+	}
 	if err := b.sound(ctx, f, s.Meta, &s.Upstream); err != nil {
 		return Service{}, err
 	}
@@ -166,6 +169,7 @@ func (b *Book) PutService(ctx context.Context, by identity.Principal, s Service)
 // URL in its canonical form.
 func (b *Book) sound(ctx context.Context, f *flaws, m Meta, u *Upstream) error {
 	validExpiry(f, m.ExpiresAt, b.o.Now())
+	f.withoutSecret("base_url", u.BaseURL)
 	if err := f.err(); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/policy/hostport"
@@ -269,6 +270,19 @@ func (e endpoint) rule(name string, a Allowance, address netip.Addr, slashes boo
 		Name: name, Action: policy.Allow, Host: policy.ExactHost(e.to.Host()), Ports: policy.Ports(e.to.Port()), Scheme: e.scheme,
 		Methods: a.Methods, Path: path, Address: address,
 	}, err
+}
+
+// withoutSecret refuses an address with a secret in it: everybody who may list addresses reads it there, and so does the log.
+// It is asked of what is new alone.
+func (f *flaws) withoutSecret(field, address string) {
+	text, err := url.PathUnescape(address)
+	if err != nil {
+		text = address
+	}
+	if secret.Within(text) {
+		f.add(problem.BadSecret, field, "keep it with `clawjail secret set NAME`, and have the gateway put it into a header or the query: secret, inject. "+
+			"A program for a server that wants it in the path holds it itself: clawjail agent exec NAME -- /bin/sh -c 'umask 077; cat > /state/token' < token.txt", "has what looks like a secret in it, and addresses are listed and logged")
+	}
 }
 
 func validUpstream(f *flaws, u Upstream) {

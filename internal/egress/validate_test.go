@@ -81,6 +81,14 @@ func TestServicesThatMakeNoSense(t *testing.T) {
 		"env digit":         {func(s *Service) { s.Env = map[string]string{"1A": "x"} }, problem.BadRequest},
 		"env break":         {func(s *Service) { s.Env = map[string]string{"A": "x\ny"} }, problem.BadRequest},
 		"secret":            {func(s *Service) { s.Secret = "../x" }, problem.BadName},
+		"a token in the address": {func(s *Service) {
+			s.BaseURL = "https://api.telegram.org/bot123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw1"
+		}, problem.BadSecret},
+		"a token in the address, with escapes": {func(s *Service) {
+			s.BaseURL = "https://api.telegram.org/bot123456789%3AAAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw1"
+		}, problem.BadSecret},
+		"a token in a path": {func(s *Service) { s.Allow = []Allowance{{Path: "/x/ghp_abcdefghijklmnopqrst/**"}} }, problem.BadSecret},
+		"a bot's address":   {func(s *Service) { s.BaseURL = "https://api.telegram.org/bot" }, ""},
 		"note":              {func(s *Service) { s.Note = "a\x00b" }, problem.BadRequest},
 		"past":              {func(s *Service) { s.ExpiresAt = w.clock.Now() }, problem.BadLimit},
 	} {
