@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
@@ -127,5 +129,22 @@ func TestACredentialOnStandardInput(t *testing.T) {
 	cmd.SetIn(strings.NewReader(strings.Repeat("a", maxTyped)))
 	if got, err := readCredential(cmd, "value"); err != nil || len(got) != maxTyped {
 		t.Errorf("the longest one is %d bytes (%v)", len(got), err)
+	}
+}
+
+// What a service manager or an engine keeps of `up` is read by others, and has no link that signs in.
+func TestUpPrintsALinkForATerminalAlone(t *testing.T) {
+	_, screen := testenv.Terminal(t)
+	kept, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kept.Close() // nothing is written
+	p := &program{getenv: func(string) string { return "" }}
+	if p.linkForUp(kept, config.Default()) != nil || p.linkForUp(&bytes.Buffer{}, config.Default()) != nil {
+		t.Error("a link is made for a log")
+	}
+	if p.linkForUp(screen, config.Default()) == nil {
+		t.Error("no link is made for a terminal")
 	}
 }

@@ -3,10 +3,12 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
 
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/hostd/supervisor"
 	"github.com/clawjail/clawjail/internal/session"
@@ -42,25 +44,13 @@ FreeBSD. When it fails or is interrupted nothing of it stays, and nothing is sta
 			if err != nil {
 				return fmt.Errorf("find this program: %w", err)
 			}
-			manager := os.Getenv("NOTIFY_SOCKET")
-			ofAdmin := consoleLink(c)
-			link := func(ctx context.Context) (string, error) {
-				link, err := ofAdmin(ctx)
-				if tunnel := p.tunnel(link); err == nil && tunnel != "" {
-					link += "\n             (" + tunnel + ")"
-				}
-				return link, err
-			}
-			if manager != "" {
-				link = nil // what it prints is kept, for others to read
-			}
 			host := hostd.RunOptions{Config: c, Substrate: hostd.ThisHost(), Version: p.version, Log: log, Now: p.now}
 			o := supervisor.UpOptions{
 				Config: c, ConfigPath: path, Executable: executable,
 				Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
 				Log:         log,
-				ConsoleLink: link,
-				Notify:      hostd.Notifier(manager),
+				ConsoleLink: p.linkForUp(cmd.OutOrStdout(), c),
+				Notify:      hostd.Notifier(os.Getenv("NOTIFY_SOCKET")),
 				EndJails: func(ctx context.Context) error {
 					return hostd.Withdraw(ctx, host, hostd.WithdrawOptions{})
 				},
@@ -76,4 +66,20 @@ FreeBSD. When it fails or is interrupted nothing of it stays, and nothing is sta
 	}
 	cmd.Flags().BoolVar(&noBuild, "no-build", false, "build no template: jails are made of those that are there")
 	return cmd
+}
+
+// linkForUp makes the link that `up` prints, for a person at a terminal. Whatever else is there, such as a service manager or
+// the engine of a container, keeps what is printed for others to read.
+func (p *program) linkForUp(out io.Writer, c config.Config) func(context.Context) (string, error) {
+	if _, person := terminal(out); !person {
+		return nil
+	}
+	ofAdmin := consoleLink(c)
+	return func(ctx context.Context) (string, error) {
+		link, err := ofAdmin(ctx)
+		if tunnel := p.tunnel(link); err == nil && tunnel != "" {
+			link += "\n             (" + tunnel + ")"
+		}
+		return link, err
+	}
 }
