@@ -91,6 +91,19 @@ func TestCommandsOfDocumentsAreRunOrSayWhyNot(t *testing.T) {
 	}
 }
 
+// The shell makes a file that others may read, and empties the one that is there before the command is asked: -o does neither.
+func TestNoPageHasTheShellWriteAKeyIntoAFile(t *testing.T) {
+	redirected := regexp.MustCompile(`clawjail (agent create|agent token rotate|operator create|operator rotate|grant issue|session cdp|mcp --print-config)\b[^|#\n]*[^2\n]>`)
+	if !redirected.MatchString("sudo clawjail operator create a --role admin > a.key") || redirected.MatchString("sudo clawjail operator create a -o a.key # > is not for it") {
+		t.Fatal("a planted one is not seen")
+	}
+	for _, b := range allBlocks(t) {
+		if found := redirected.FindString(b.Text); found != "" {
+			t.Errorf("%s: %s", b.Where(), found)
+		}
+	}
+}
+
 // yamlProblem says what the reader of a file says of a block: of clawbots.yml, or of the configuration. Files of other
 // programs are not read.
 func yamlProblem(t *testing.T, b manual.Block) (err error, read bool) {
