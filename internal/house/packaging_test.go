@@ -1,6 +1,8 @@
 package house
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/clawjail/clawjail/internal/cli"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
@@ -161,6 +164,58 @@ func TestSystemdAcceptsTheUnits(t *testing.T) {
 	misspelt := func(text string) string { return strings.ReplaceAll(text, "UMask=", "UMaks=") }
 	if out := verify(misspelt); !strings.Contains(out, "UMaks") {
 		t.Errorf("a misspelt setting is not seen:\n%s", out)
+	}
+}
+
+// What the page shows for one backup is refused on the second night: each has a name of its own in the example.
+func TestTheExampleOfANightlyBackupRunsNightAfterNight(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(testenv.Repository(t), "examples", "backup", "clawjail-backup.service"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, command, found := strings.Cut(string(text), "\nExecStart=/bin/sh -c '")
+	command, _, ends := strings.Cut(command, "'\n")
+	if !found || !ends {
+		t.Fatalf("there is no command in\n%s", text)
+	}
+	dir := t.TempDir()
+	command = strings.NewReplacer("$$", "$", "%%", "%", "/var/backups/clawjail", dir).Replace(command) // as systemd hands it on
+	tools := filepath.Join(dir, "tools")
+	day := filepath.Join(dir, "day")
+	if err := errors.Join(os.Mkdir(tools, 0o755), os.WriteFile(day, []byte("2026-01-01"), 0o600),
+		os.WriteFile(filepath.Join(tools, "date"), []byte("#!/bin/sh\nexec /bin/date -u -d \"$(cat "+day+")\" \"$@\"\n"), 0o755),
+		os.WriteFile(filepath.Join(tools, "clawjail"), []byte("#!/bin/sh\nprintf '%s\\n' \"$@\" >"+dir+"/args\nfor last; do :; done; [ ! -e \"$last\" ] && echo x >\"$last\"\n"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	night := func() error {
+		cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", command)
+		cmd.Env = []string{"PATH=" + tools + ":/usr/bin:/bin", "RECIPIENT=age1x"}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	}
+	if err := night(); err != nil {
+		t.Fatal(err)
+	}
+	if err := night(); err == nil {
+		t.Error("a second backup of the same moment is not refused: this test would not see a name that stays")
+	}
+	if err := errors.Join(os.WriteFile(day, []byte("2026-01-02"), 0o600), night()); err != nil {
+		t.Error(err)
+	}
+	args, err := os.ReadFile(filepath.Join(dir, "args"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	given := strings.Split(strings.TrimSpace(string(args)), "\n")
+	backup, rest, err := cli.New("v1.2.3").Find(given)
+	if err == nil {
+		err = backup.ParseFlags(rest)
+	}
+	if err != nil || backup.Name() != "backup" || given[len(given)-1] != filepath.Join(dir, "clawjail-2026-01-02T000000.tar.gz.age") {
+		t.Errorf("it runs %q: %v", given, err)
 	}
 }
 
