@@ -40,7 +40,7 @@ runs as its own user. Jails outlive a restart of the host daemon; those of sessi
 			if err := hostd.Harden(); err != nil {
 				return err
 			}
-			templates, err := template.New(template.Config{Dir: c.TemplatesDir, Clock: p.now})
+			templates, err := p.templatesOf(c)
 			if err != nil {
 				return err
 			}

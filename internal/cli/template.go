@@ -38,44 +38,49 @@ func (p *program) templates(cmd *cobra.Command) (*template.Store, config.Config,
 	if err != nil {
 		return nil, c, err
 	}
-	trees, err := hostd.Trees(c)
-	if err != nil {
-		return nil, c, err
-	}
-	place, err := templatePlace(c)
-	if err != nil {
-		return nil, c, err
-	}
-	store, err := template.New(template.Config{Dir: c.TemplatesDir, Cache: filepath.Join(c.DataDir, "cache", "debs"), Clock: p.now,
-		Trees: trees, Place: place,
-		InUse: func(ctx context.Context, name string) (bool, error) { return templateInUse(ctx, c, name) }})
+	store, err := p.templatesOf(c)
 	return store, c, err
 }
 
-// templateInUse asks the host daemon. While that does not run, jails of it may still do: then its journal has records,
-// and nothing is known about them here.
-func templateInUse(ctx context.Context, c config.Config, name string) (bool, error) {
+// templatesOf opens the folder of templates of an installation, for root.
+func (p *program) templatesOf(c config.Config) (*template.Store, error) {
+	trees, err := hostd.Trees(c)
+	if err != nil {
+		return nil, err
+	}
+	place, err := templatePlace(c)
+	if err != nil {
+		return nil, err
+	}
+	return template.New(template.Config{Dir: c.TemplatesDir, Cache: filepath.Join(c.DataDir, "cache", "debs"), Clock: p.now,
+		Trees: trees, Place: place,
+		Jails: func(ctx context.Context, name string) ([]string, error) { return jailsOf(ctx, c, name) }})
+}
+
+// jailsOf asks the host daemon for the jails of a template. While that does not run, jails of it may still do: then its journal
+// has records, and nothing is known about them here.
+func jailsOf(ctx context.Context, c config.Config, name string) (names []string, err error) {
 	jails, err := hostd.NewClient(hostd.SocketPath(c), nil).List(ctx)
 	if err == nil {
 		for _, j := range jails {
 			if j.Spec.Template == name {
-				return true, nil
+				names = append(names, string(j.Name))
 			}
 		}
-		return false, nil
+		return names, nil
 	}
 	if problem.CodeOf(err) != problem.HostdUnreachable {
-		return false, err
+		return nil, err
 	}
 	records, globErr := filepath.Glob(filepath.Join(c.DataDir, "journal", "*.json"))
 	if globErr != nil {
-		return false, globErr
+		return nil, globErr
 	}
 	if len(records) > 0 {
-		return false, problem.Wrap(err, problem.HostdUnreachable, "start it, so that it can say: sudo clawjail up",
+		return nil, problem.Wrap(err, problem.HostdUnreachable, "start it, so that it can say: sudo clawjail up",
 			"%d jails may still be running, and the host daemon, which knows, does not answer", len(records))
 	}
-	return false, nil
+	return nil, nil
 }
 
 func newTemplateBuild(p *program) *cobra.Command {
@@ -120,7 +125,7 @@ func newTemplateBuild(p *program) *cobra.Command {
 		"default), base.txz:FILE, bastille, bastille:JAIL or dir:PATH")
 	f.StringSliceVar(&options.With, "with", nil, "`extras` of a template from packages, such as node")
 	npmScriptsFlag(cmd, &options.NPMScripts)
-	f.BoolVar(&options.Replace, "replace", false, "replace the template when there is one; the old one stays until the new one is complete")
+	f.BoolVar(&options.Replace, "replace", false, "replace the template when there is one; the old one stays until the new one is complete, and for jails that run from it until they end")
 	f.BoolVar(&ifMissing, "if-missing", false, "do nothing when there is a template of that name, however it was built")
 	f.BoolVar(&asJSON, "json", false, "print what is known of the template")
 	return cmd

@@ -239,7 +239,7 @@ func Codes() []Info {
 
 		{TemplateMissing, http.StatusServiceUnavailable, "the template has not been built", "build it: `sudo clawjail template build browser`"},
 		{TemplateChanged, http.StatusServiceUnavailable, "the template is not as it was built", "build it again"},
-		{TemplateInUse, http.StatusConflict, "jails still run from the template", "close the sessions and agents that run from it"},
+		{TemplateInUse, http.StatusConflict, "jails still run from the template", "end the sessions and agents that run from it"},
 		{TemplateBuildFailed, http.StatusInternalServerError, "building the template did not work", "read the lines before it; most often a mirror was not reached or the disk is full"},
 		{RuntimeMissing, http.StatusServiceUnavailable, "no OCI runtime that works here was found", "install crun or runc, then `sudo clawjail doctor`"},
 		{ToolMissing, http.StatusServiceUnavailable, "a program that is needed is not installed", "install the program that is named"},

@@ -29,9 +29,9 @@ const (
 // A jail is a tenant's from its first moment on, since what it takes of the host counts for that tenant. So each place of the pool
 // is for one tenant: for those of the last sessions that could have had a member, as many as there are places.
 //
-// All members of a tenant have the key of its default request. When that changes (another template, say), the old ones go. Within
-// one process only a template can change, and a template is not replaced while jails run from it, which members are: so
-// it is enough to compare keys now and then. One goroutine, run, makes and ends members; others only take them.
+// All members of a tenant have the key of its default request. When that changes, the old ones go. Within one process only a template
+// can change, by being built again, and a session may have the old one for a moment: so it is enough to compare keys now and then.
+// One goroutine, run, makes and ends members; others only take them.
 type pool struct {
 	service *Service
 	wake    chan struct{} // holds at most one reason to look again

@@ -33,8 +33,7 @@ type blueprint struct {
 	key   string
 }
 
-// templateAge is how long a template is believed to be as it was. A template is not replaced while jails run from it,
-// and the pool's are such jails; this bounds how long anything else may be wrong.
+// templateAge is how long a template is believed to be as it was.
 const templateAge = 2 * time.Second
 
 // blueprint works a shape out.

@@ -28,7 +28,8 @@ type BuildOptions struct {
 	// NPMScripts says what is done with scripts that packages of npm want to run: [NPMScriptsRun] or [NPMScriptsSkip]. When it is
 	// empty, a package that has some is refused.
 	NPMScripts string
-	// Replace allows to replace a template of this name. The old one stays until the new one is complete.
+	// Replace allows to replace a template of this name. The old one stays until the new one is complete, and its tree until no
+	// jail runs from that.
 	Replace bool
 	// Progress is called for every step, or is nil. It is called by one goroutine at a time, and must not call the Store.
 	Progress func(Progress)
@@ -52,7 +53,7 @@ type build struct {
 
 // Build builds a template and publishes it. On any error, and when the context is cancelled, nothing stays. The codes:
 // bad_template for a bad name, source or extra, and for a source with credentials in it; conflict when the name is taken
-// and Replace is not set; template_in_use; no_root; tool_missing; disk_full; template_build_failed for what a tool or a
+// and Replace is not set; no_root; tool_missing; disk_full; template_build_failed for what a tool or a
 // package could not do, with the tool's last lines.
 func (s *Store) Build(ctx context.Context, options BuildOptions) (Template, error) {
 	b, err := s.newBuild(options)
@@ -65,7 +66,7 @@ func (s *Store) Build(ctx context.Context, options BuildOptions) (Template, erro
 	if s.euid() != 0 {
 		return Template{}, problem.New(problem.NoRoot, "run it with sudo", "building a template needs root: scripts of packages run as root")
 	}
-	if err := s.refuseTaken(ctx, options); err != nil {
+	if err := s.refuseTaken(options); err != nil {
 		return Template{}, err
 	}
 	if _, err := s.Sweep(ctx); err != nil {
@@ -115,17 +116,18 @@ func (s *Store) newBuild(options BuildOptions) (*build, error) {
 	return &build{store: s, system: systemOf(s.goos), options: options, source: src, recipe: recipe, known: known, out: newOutput(options.Progress)}, nil
 }
 
-// refuseTaken refuses to build over a template, or over one that jails run from.
-func (s *Store) refuseTaken(ctx context.Context, options BuildOptions) error {
-	if _, err := os.Lstat(filepath.Join(s.dir, options.Name)); errors.Is(err, fs.ErrNotExist) {
+// refuseTaken refuses to build over a template that may not be replaced.
+func (s *Store) refuseTaken(options BuildOptions) error {
+	_, err := os.Lstat(filepath.Join(s.dir, options.Name))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil
-	} else if err != nil {
+	case err != nil:
 		return fmt.Errorf("look for template %s: %w", options.Name, err)
-	}
-	if !options.Replace {
+	case !options.Replace:
 		return problem.New(problem.Conflict, "say --replace, which keeps the old one until the new one is complete", "there is a template %s already", options.Name)
 	}
-	return s.refuseInUse(ctx, options.Name)
+	return nil
 }
 
 func (b *build) run(ctx context.Context) (t Template, err error) {
@@ -135,7 +137,7 @@ func (b *build) run(ctx context.Context) (t Template, err error) {
 	}
 	defer func() {
 		// After publishing, what is left under this name is the template that was replaced, or nothing.
-		cleanup := b.store.discard(b.dir)
+		_, cleanup := b.store.retire(ctx, b.dir)
 		if cleanup != nil {
 			cleanup = fmt.Errorf("remove the folder of the build: %w", cleanup)
 		}
@@ -257,7 +259,7 @@ func (b *build) publish(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	if err := b.store.refuseTaken(ctx, b.options); err != nil {
+	if err := b.store.refuseTaken(b.options); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {

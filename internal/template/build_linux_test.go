@@ -375,6 +375,41 @@ func TestReplacedTemplateIsThereAtEveryMoment(t *testing.T) {
 	}
 }
 
+func TestATemplateIsReplacedWhileJailsRunFromIt(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	jails := []string{"bk3x900001"}
+	s := testStore(t, func(c *Config) {
+		c.Jails = func(context.Context, string) ([]string, error) { return jails, nil }
+	})
+	source := filepath.Join(t.TempDir(), "source")
+	put(t, source, map[string]string{"etc/version": "1"})
+	first, err := s.Build(t.Context(), BuildOptions{Name: "mine", From: "dir:" + source})
+	must(t, err)
+	old, err := os.OpenRoot(first.RootFS()) // as a jail has it
+	must(t, err)
+	defer old.Close()
+	put(t, source, map[string]string{"etc/version": "2"})
+	second, err := s.Build(t.Context(), BuildOptions{Name: "mine", From: "dir:" + source, Replace: true})
+	must(t, err)
+	if data, err := os.ReadFile(filepath.Join(second.RootFS(), "etc/version")); string(data) != "2" {
+		t.Errorf("the new template is not there: %q, %v", data, err)
+	}
+	jails = append(jails, "bk3x900002")
+	if removed, err := s.Sweep(t.Context()); err != nil || len(removed) > 0 {
+		t.Errorf("swept while a jail runs: %v, %v", removed, err)
+	}
+	if data, err := old.ReadFile("etc/version"); string(data) != "1" {
+		t.Errorf("the jail has lost its files: %q, %v", data, err)
+	}
+	jails = jails[1:]
+	if removed, err := s.Sweep(t.Context()); err != nil || len(removed) != 1 {
+		t.Errorf("swept when it has ended: %v, %v", removed, err)
+	}
+	if _, err := old.Stat("etc/version"); err == nil {
+		t.Error("the old tree is still there")
+	}
+}
+
 func TestSourceWithACredentialIsRefusedAndNothingStays(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	s := testStore(t)

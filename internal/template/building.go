@@ -8,10 +8,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/base/keyfile"
 )
 
 // Names inside the folder of templates. None is a valid name of a template.
@@ -27,6 +30,9 @@ const (
 	livenessName = "lock" // held locked by the builder for as long as it lives
 	workName     = "work"
 )
+
+// holdersName is beside the tree of a template that was replaced: the names of the jails that may run from it.
+const holdersName = "jails"
 
 // discardTime is how long the commands of a host may take that make a folder free to be removed.
 const discardTime = 2 * time.Minute
@@ -139,8 +145,8 @@ func (s *Store) freeName(prefix, name string) (string, error) {
 	return path, nil
 }
 
-// Sweep removes what interrupted builds and removals have left, mounts below it included, and returns the names of the
-// folders. A build that is still running is not touched.
+// Sweep removes what interrupted builds and removals have left, and templates that were replaced, mounts below them included, and
+// returns the names of the folders. A build that is still running is not touched, and neither is what jails may run from.
 func (s *Store) Sweep(ctx context.Context) (removed []string, err error) {
 	if _, err := os.Lstat(s.dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -175,11 +181,13 @@ func (s *Store) Sweep(ctx context.Context) (removed []string, err error) {
 		default:
 			continue
 		}
-		if err := s.discard(path); err != nil {
+		gone, err := s.retire(ctx, path)
+		if err != nil {
 			problems = append(problems, fmt.Errorf("remove the abandoned folder %s: %w", path, err))
-			continue
 		}
-		removed = append(removed, entry.Name())
+		if gone {
+			removed = append(removed, entry.Name())
+		}
 	}
 	return removed, errors.Join(problems...)
 }
@@ -195,6 +203,39 @@ func isAlive(path string) (bool, error) {
 	}
 	held, err := tryLock(f)
 	return err == nil && !held, errors.Join(err, f.Close())
+}
+
+// retire removes the folder of a build, or one that had been a template. That stays while jails may run from it.
+func (s *Store) retire(ctx context.Context, path string) (gone bool, err error) {
+	// A build lets go of its lock in the moment in which its folder gets the template's name.
+	if _, err := os.Lstat(filepath.Join(path, livenessName)); errors.Is(err, fs.ErrNotExist) {
+		if held, err := s.held(ctx, path); held || err != nil {
+			return false, err
+		}
+	}
+	err = s.discard(path)
+	return err == nil, err
+}
+
+// held says whether jails may run from a folder that had been a template: one of those is left that there were when this was first
+// asked. By then no new one was made of it. While nobody can tell, it is held.
+func (s *Store) held(ctx context.Context, path string) (bool, error) {
+	_, name, _ := strings.Cut(filepath.Base(path), "-")
+	name, _, _ = strings.Cut(name, "-")
+	now, err := s.jails(ctx, name)
+	if err != nil {
+		return true, nil
+	}
+	file := filepath.Join(path, holdersName)
+	holders, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) && len(now) > 0 {
+		holders = []byte(strings.Join(now, "\n"))
+		err = keyfile.Write(file, 0o600, holders, os.Rename)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return true, fmt.Errorf("note the jails of a template that was replaced: %w", err)
+	}
+	return slices.ContainsFunc(strings.Fields(string(holders)), func(jail string) bool { return slices.Contains(now, jail) }), nil
 }
 
 // discard removes a folder with a tree in it. It never removes through a mount: what is mounted below is unmounted

@@ -39,6 +39,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/hostcmd"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -137,9 +138,10 @@ type Config struct {
 	Clock func() time.Time
 	// Trees makes the folders of root filesystems. Nil means PlainTrees.
 	Trees TreeMaker
-	// InUse says whether jails run from a template. Nil means that none do. Build with Replace and Remove refuse while
-	// it is true; keeping new jails from starting in that moment is up to the caller.
-	InUse func(ctx context.Context, name string) (bool, error)
+	// Jails are the names of the jails that run from a template, those that are just being made included. Nil means that none
+	// do. Remove refuses while there are some; the tree of a template that was replaced stays until those have ended that there
+	// were then, or nobody could tell.
+	Jails func(ctx context.Context, name string) ([]string, error)
 	// Recipes are the templates that can be built from Debian packages, by name. Nil means Recipes().
 	Recipes map[string]Recipe
 	// Getenv reads the environment: the overrides of the Debian mirrors, proxies and certificates. Nil means os.Getenv.
@@ -156,7 +158,7 @@ type Store struct {
 	cache   string
 	clock   func() time.Time
 	trees   TreeMaker
-	inUse   func(ctx context.Context, name string) (bool, error)
+	jails   func(ctx context.Context, name string) ([]string, error)
 	recipes map[string]Recipe
 	getenv  func(string) string
 	// hostRoot is where the host's own apt configuration and os-release are read: "/", except in tests.
@@ -184,11 +186,14 @@ func New(c Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		dir: filepath.Clean(c.Dir), cache: c.Cache, clock: c.Clock, trees: c.Trees, inUse: c.InUse,
+		dir: filepath.Clean(c.Dir), cache: c.Cache, clock: c.Clock, trees: c.Trees, jails: c.Jails,
 		recipes: c.Recipes, getenv: c.Getenv, hostRoot: "/", arch: runtime.GOARCH, goos: runtime.GOOS, run: c.Run, place: c.Place, euid: os.Geteuid,
 	}
 	if s.cache == "" {
 		s.cache = filepath.Join(filepath.Dir(s.dir), "cache", "debs")
+	}
+	if s.jails == nil {
+		s.jails = func(context.Context, string) ([]string, error) { return nil, nil }
 	}
 	if s.trees == nil {
 		s.trees = PlainTrees{}
@@ -278,7 +283,7 @@ func (s *Store) List(ctx context.Context) ([]Template, error) {
 }
 
 // Remove removes a template. The code is template_in_use while jails run from it. The template has gone from the list
-// at once, and from the disk when Remove returns; what an interruption leaves of it is swept later.
+// at once, and from the disk when Remove returns, unless a jail was made of it meanwhile; what is left of it is swept later.
 func (s *Store) Remove(ctx context.Context, name string) error {
 	if err := CheckName(name); err != nil {
 		return err
@@ -292,8 +297,13 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return problem.New(problem.TemplateMissing, "see what there is: clawjail template ls", "there is no template %s", name)
 	}
-	if err := s.refuseInUse(ctx, name); err != nil {
-		return err
+	jails, err := s.jails(ctx, name)
+	if err != nil {
+		return fmt.Errorf("look for jails of template %s: %w", name, err)
+	}
+	if len(jails) > 0 {
+		return problem.New(problem.TemplateInUse, "end them first: sessions (clawjail session ls), agents (clawjail agent ls), and warm browsers, which "+
+			"end with the control plane (sudo systemctl stop clawjail)", "jails still run from the template %s: %s", name, texts.Clip(strings.Join(jails, ", "), 200))
 	}
 	old, err := s.freeName(oldPrefix, name)
 	if err != nil {
@@ -302,23 +312,8 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 	if err := os.Rename(dir, old); err != nil {
 		return fmt.Errorf("remove template %s: %w", name, err)
 	}
-	if err := s.discard(old); err != nil {
+	if _, err := s.retire(ctx, old); err != nil {
 		return fmt.Errorf("remove template %s: %w", name, err)
-	}
-	return nil
-}
-
-func (s *Store) refuseInUse(ctx context.Context, name string) error {
-	if s.inUse == nil {
-		return nil
-	}
-	used, err := s.inUse(ctx, name)
-	if err != nil {
-		return fmt.Errorf("look for jails of template %s: %w", name, err)
-	}
-	if used {
-		return problem.New(problem.TemplateInUse, "close its sessions first: clawjail session ls",
-			"jails still run from the template %s", name)
 	}
 	return nil
 }

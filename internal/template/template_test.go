@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -107,22 +109,21 @@ func TestDamagedDescriptionDoesNotHideTheOthers(t *testing.T) {
 }
 
 func TestTemplateInUseIsNotRemoved(t *testing.T) {
-	used := true
+	of := map[string][]string{"good": {"bk3x900001"}}
 	s := testStore(t, func(c *Config) {
-		c.InUse = func(_ context.Context, name string) (bool, error) { return used && name == "good", nil }
+		c.Jails = func(_ context.Context, name string) ([]string, error) { return of[name], nil }
 	})
 	plant(t, s, "good", `{"version":1,"name":"good"}`)
 	ctx := context.Background()
-	wantCode(t, s.Remove(ctx, "good"), problem.TemplateInUse)
+	err := s.Remove(ctx, "good")
+	wantCode(t, err, problem.TemplateInUse)
+	if !strings.Contains(err.Error(), "bk3x900001") {
+		t.Errorf("which jails they are is not said: %v", err)
+	}
 	if _, err := s.Get(ctx, "good"); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, s.refuseTaken(ctx, BuildOptions{Name: "good", Replace: true}), problem.TemplateInUse)
-	wantCode(t, s.refuseTaken(ctx, BuildOptions{Name: "good"}), problem.Conflict)
-	used = false
-	if err := s.refuseTaken(ctx, BuildOptions{Name: "good", Replace: true}); err != nil {
-		t.Error(err)
-	}
+	delete(of, "good")
 	if err := s.Remove(ctx, "good"); err != nil {
 		t.Fatal(err)
 	}
@@ -130,6 +131,50 @@ func TestTemplateInUseIsNotRemoved(t *testing.T) {
 		t.Error(diff)
 	}
 	wantCode(t, s.Remove(ctx, "good"), problem.TemplateMissing)
+}
+
+func TestOnlyANameThatIsTakenHasToBeReplaced(t *testing.T) {
+	s := testStore(t)
+	plant(t, s, "good", `{"version":1,"name":"good"}`)
+	wantCode(t, s.refuseTaken(BuildOptions{Name: "good"}), problem.Conflict)
+	for _, o := range []BuildOptions{{Name: "good", Replace: true}, {Name: "other"}} {
+		if err := s.refuseTaken(o); err != nil {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}
+
+// A jail goes on with the tree that it was made of: the folder of a template that was replaced has the names of those jails.
+func TestWhatJailsRunFromStaysUntilTheyHaveEnded(t *testing.T) {
+	of := map[string][]string{"good": {"old1", "old2"}, "other": {"elsewhere"}}
+	var unknown error
+	s := testStore(t, func(c *Config) {
+		c.Jails = func(_ context.Context, name string) ([]string, error) { return of[name], unknown }
+	})
+	ctx := t.Context()
+	// What an interruption leaves, before and after a template was replaced; of a template without jails, and of a build that never was one.
+	const kept = ".building-good-aaaa"
+	put(t, s.dir, map[string]string{kept + "/rootfs/x": "1", ".old-free-bbbb/rootfs/x": "", ".building-good-cccc/lock": "", ".building-good-cccc/rootfs/x": ""})
+	sweep := func(what string, want ...string) {
+		t.Helper()
+		if removed, err := s.Sweep(ctx); err != nil || !slices.Equal(removed, want) {
+			t.Errorf("%s: removed %v (%v), want %v", what, removed, err, want)
+		}
+	}
+	unknown = errors.New("the host daemon does not answer")
+	sweep("while nobody can tell", ".building-good-cccc")
+	unknown = nil
+	sweep("while jails run", ".old-free-bbbb")
+	of["good"] = []string{"old2", "new"}
+	sweep("while one of them runs")
+	unknown = errors.New("the host daemon does not answer")
+	sweep("while nobody can tell again")
+	unknown = nil
+	if data, err := os.ReadFile(filepath.Join(s.dir, kept, rootfsName, "x")); err != nil || string(data) != "1" {
+		t.Errorf("its tree: %q, %v", data, err)
+	}
+	of["good"] = []string{"new"} // which was made of the new one
+	sweep("when they have ended", kept)
 }
 
 func TestSweepRemovesWhatHasNoOwnerAndNothingElse(t *testing.T) {
