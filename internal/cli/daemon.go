@@ -95,7 +95,7 @@ func listTemplates(ctx context.Context, store *template.Store) ([]hostd.Template
 		for name, p := range t.Programs {
 			programs[name] = hostd.TemplateProgram{Path: p.Path, Args: p.Args, Version: p.Version}
 		}
-		out = append(out, hostd.Template{Name: t.Name, Digest: t.Digest, Created: t.CreatedAt, TaskLimit: t.TaskLimit, Programs: programs})
+		out = append(out, hostd.Template{Name: t.Name, Digest: t.Digest, Created: t.CreatedAt, TaskLimit: t.TaskLimit, Programs: programs, Again: t.Again()})
 	}
 	return out, nil
 }

@@ -185,7 +185,7 @@ func newTemplateList(p *program) *cobra.Command {
 			} else {
 				err = table(cmd.OutOrStdout(), templateRows(found, p.now()))
 				for _, t := range found {
-					err = errors.Join(err, sayLacks(cmd, t.Name, t.Lacks()))
+					err = errors.Join(err, sayLacks(cmd, t.Name, t.Lacks(), t.Again()))
 				}
 			}
 			if listErr != nil {
@@ -199,12 +199,11 @@ func newTemplateList(p *program) *cobra.Command {
 }
 
 // sayLacks says that a template was built by an earlier version.
-func sayLacks(cmd *cobra.Command, name string, packages []string) error {
+func sayLacks(cmd *cobra.Command, name string, packages []string, again string) error {
 	if len(packages) == 0 {
 		return nil
 	}
-	return said(cmd, "an earlier version has built %s, without %s; build it again: sudo clawjail template build %s --replace", name,
-		strings.Join(packages, ", "), name)
+	return said(cmd, "an earlier version has built %s, without %s; build it again: %s", name, strings.Join(packages, ", "), again)
 }
 
 func templateRows(all []template.Template, now time.Time) [][]string {
@@ -255,7 +254,7 @@ func newTemplateVerify(p *program) *cobra.Command {
 			if verifyErr != nil || err != nil || asJSON {
 				return cmp.Or(verifyErr, err)
 			}
-			return sayLacks(cmd, name, report.Lacks)
+			return sayLacks(cmd, name, report.Lacks, report.Again)
 		},
 	}
 	cmd.Flags().BoolVar(&options.Quick, "quick", false, "read only what the file system says has been touched")

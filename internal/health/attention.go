@@ -218,8 +218,8 @@ func (m Machine) attention(version string) (out []Attention) {
 	}
 	for _, t := range m.Templates {
 		if t.Problem != "" {
-			out = append(out, Attention{Code: TemplateBroken, Level: Failed, Sentence: "The template " + t.Name + " cannot be used: " + t.Problem, Hint: "Build it again.",
-				Command: "sudo clawjail template build " + t.Name, About: Subject{Name: t.Name}})
+			out = append(out, Attention{Code: TemplateBroken, Level: Failed, Sentence: "The template " + t.Name + " cannot be used: " + t.Problem, Hint: "Build it again, as it was built.",
+				Command: cmp.Or(t.Again, "sudo clawjail template ls"), About: Subject{Name: t.Name}})
 		}
 	}
 	if version != "" && m.HostVersion != "" && m.HostVersion != version {

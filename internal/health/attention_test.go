@@ -16,8 +16,9 @@ import (
 )
 
 func TestAMachineIsToldOfByWhatIsWrongWithIt(t *testing.T) {
+	const again = "sudo clawjail template build browser --replace"
 	good := func() Machine {
-		return Machine{Reachable: true, HostVersion: "v1", DiskTotal: 100 << 30, DiskFree: 50 << 30, Templates: []Template{{Name: "browser"}}}
+		return Machine{Reachable: true, HostVersion: "v1", DiskTotal: 100 << 30, DiskFree: 50 << 30, Templates: []Template{{Name: "browser", Again: again}}}
 	}
 	if got := good().attention("v1"); len(got) != 0 {
 		t.Errorf("a good machine: %+v", got)
@@ -34,6 +35,8 @@ func TestAMachineIsToldOfByWhatIsWrongWithIt(t *testing.T) {
 		spoil(&m)
 		if got := m.attention("v1"); len(got) != 1 || got[0].Code != code || got[0].Sentence == "" || got[0].Hint == "" {
 			t.Errorf("%s: %+v", code, got)
+		} else if code == TemplateBroken && got[0].Command != again {
+			t.Errorf("%s: the command is %q", code, got[0].Command)
 		}
 	}
 }

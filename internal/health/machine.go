@@ -59,6 +59,8 @@ type Template struct {
 	Digest  string    `json:"digest,omitempty"`
 	BuiltAt time.Time `json:"built_at,omitzero"`
 	Problem string    `json:"problem,omitempty" doc:"why it cannot be used"`
+	// Again is the command that builds it again. It is empty where it is not known what it was made of.
+	Again string `json:"-"`
 }
 
 // Host is what is asked of the host daemon about the machine. *hostd.Client answers it.
@@ -152,7 +154,7 @@ func (m *Watch) templates(ctx context.Context) ([]Template, error) {
 	}
 	out := make([]Template, len(all))
 	for n, t := range all {
-		out[n] = Template{Name: t.Name, Digest: t.Digest, BuiltAt: t.Created, Problem: t.Problem}
+		out[n] = Template{Name: t.Name, Digest: t.Digest, BuiltAt: t.Created, Problem: t.Problem, Again: t.Again}
 	}
 	return out, nil
 }

@@ -205,6 +205,8 @@ type Template struct {
 	// TaskLimit is how many tasks a jail of this template gets when nothing else is said.
 	TaskLimit int                        `json:"task_limit"`
 	Programs  map[string]TemplateProgram `json:"programs"`
+	// Again is the command that builds it again, for one from packages.
+	Again string `json:"again,omitempty"`
 	// Problem is why no jails are made of it: it is not as it was built. Empty for a good one.
 	Problem string `json:"problem,omitempty"`
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/cli"
+	"github.com/clawjail/clawjail/internal/template"
 )
 
 // aText is a text of the code, in which NAME stands for what is filled in. A hint is what somebody is told to do.
@@ -219,6 +220,54 @@ func TestCommandsThatHintsNameCanBeGiven(t *testing.T) {
 	}
 	if hints < 60 || others < 30 {
 		t.Errorf("%d hints and %d other texts with commands were found", hints, others)
+	}
+}
+
+// A command of an [health.Attention] is what people copy: it is a program of ours that can be given so, or one of systemd.
+func TestCommandsOfAttentionsCanBeGiven(t *testing.T) {
+	root := cli.New("v1.2.3")
+	commands := []string{
+		template.Template{Name: "browser", Source: "debian:bookworm", Packages: map[string]string{"nodejs": "18"}}.Again(),
+		template.Template{Name: "clawbot", Source: "debian:bookworm"}.Again(),
+	}
+	collect := func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.BinaryExpr, *ast.BasicLit:
+			commands = append(commands, textOf(n.(ast.Expr)))
+			return false
+		}
+		return true
+	}
+	files, err := filepath.Glob("../health/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if pair, ok := n.(*ast.KeyValueExpr); ok {
+				if key, ok := pair.Key.(*ast.Ident); ok && key.Name == "Command" {
+					ast.Inspect(pair.Value, collect)
+				}
+			}
+			return true
+		})
+	}
+	for _, command := range commands {
+		line := strings.TrimPrefix(command, "sudo ")
+		if strings.HasPrefix(line, "systemctl ") || strings.HasPrefix(line, "journalctl ") {
+			continue
+		}
+		line, ours := strings.CutPrefix(line, "clawjail ")
+		if wrong := lacks(root, line); !ours || wrong != "" {
+			t.Errorf("somebody is told %q: %s", command, wrong)
+		}
+	}
+	if len(commands) < 12 {
+		t.Errorf("%d commands were found: %q", len(commands), commands)
 	}
 }
 

@@ -74,3 +74,20 @@ func TestTemplatesSayWhatAnEarlierVersionHasLeftOut(t *testing.T) {
 		}
 	}
 }
+
+func TestATemplateFromPackagesIsBuiltAgainWithItsExtras(t *testing.T) {
+	node := map[string]string{"nodejs": "18.20.4", "curl": "7.88"}
+	for _, c := range []struct {
+		is   Template
+		want string
+	}{
+		{Template{Name: "browser", Source: "debian:bookworm"}, "sudo clawjail template build browser --replace"},
+		{Template{Name: "clawbot", Source: "debian:bookworm", Packages: node}, "sudo clawjail template build clawbot --replace --with node"},
+		{Template{Name: "browser", Source: "base.txz:15.0-RELEASE sha256:ab"}, "sudo clawjail template build browser --replace"},
+		{Template{Name: "mine", Source: "dir:/srv/rootfs", Packages: node}, ""},
+	} {
+		if got := c.is.Again(); got != c.want {
+			t.Errorf("%s of %s: %q, want %q", c.is.Name, c.is.Source, got, c.want)
+		}
+	}
+}

@@ -114,6 +114,29 @@ func (t Template) Lacks() (names []string) {
 	return names
 }
 
+// Again is the command that builds a template from packages again, with the extras that it has. It is empty for others.
+func (t Template) Again() string {
+	if kind, _, _ := strings.Cut(t.Source, ":"); kind != sourceDebian && kind != sourceBase {
+		return ""
+	}
+	out := "sudo clawjail template build " + t.Name + " --replace"
+	extras := Recipes()[t.Name].Extras
+	for _, name := range slices.Sorted(maps.Keys(extras)) {
+		if !slices.ContainsFunc(extras[name], func(p string) bool { return t.Packages[p] == "" }) {
+			out += " --with " + name
+		}
+	}
+	return out
+}
+
+// buildAgain is a hint.
+func (t Template) buildAgain() string {
+	if again := t.Again(); again != "" {
+		return "build it again: " + again
+	}
+	return "build it again with --replace, and --from what `clawjail template ls` says"
+}
+
 // packages are the recipe's packages with those of the extras.
 func (r Recipe) packages(with []string) ([]string, error) {
 	out := slices.Clone(r.Packages)

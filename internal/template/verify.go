@@ -40,6 +40,8 @@ type Report struct {
 	Credentials  []string `json:"credentials,omitempty"`
 	// Lacks are packages that it would be given today. It is as it was built without them.
 	Lacks []string `json:"lacks,omitempty"`
+	// Again is [Template.Again].
+	Again string `json:"-"`
 }
 
 // Change is one path that is not as it was.
@@ -64,7 +66,7 @@ func (s *Store) Verify(ctx context.Context, name string, options VerifyOptions) 
 	if err := s.trees.Settle(t.RootFS()); err != nil {
 		return Report{}, fmt.Errorf("verify template %s: %w", name, err)
 	}
-	report := Report{Template: name, Digest: t.Digest, Quick: options.Quick, Lacks: t.Lacks()}
+	report := Report{Template: name, Digest: t.Digest, Quick: options.Quick, Lacks: t.Lacks(), Again: t.Again()}
 	got, err := statTree(ctx, t.RootFS())
 	if err != nil {
 		return report, fmt.Errorf("verify template %s: %w", name, err)
@@ -76,7 +78,7 @@ func (s *Store) Verify(ctx context.Context, name string, options VerifyOptions) 
 			return report, nil
 		}
 	}
-	hint := "build it again: clawjail template build --replace " + name
+	hint := t.buildAgain()
 	want, err := readManifest(filepath.Join(t.Dir, manifestName))
 	if err != nil {
 		return report, problem.Wrap(err, problem.TemplateChanged, hint, "the manifest of template %s cannot be read", name)
