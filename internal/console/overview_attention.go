@@ -38,7 +38,7 @@ func (c *Console) attention(q *request) ([]attention, error) {
 		switch f.Code {
 		case health.MachineUnknown, health.AgentsUnknown, health.PartUnknown:
 			a.State = "unknown"
-		case health.TemplateMissing, health.TemplateBroken:
+		case health.TemplateMissing, health.TemplateBroken, health.TemplateOld:
 			kind, all = "template", Prefix+"/settings/machine"
 		case health.AgentBroken, health.AgentCrashes:
 			kind, all = "agent", agentsPath

@@ -24,6 +24,8 @@ const (
 	oldNews = 7 * 24 * time.Hour
 	// aKind is how many there are of one code; the rest is counted.
 	aKind = 5
+	// templateOld is the age from which on people are told of a template from packages: what is in it has had no updates since.
+	templateOld = 30 * 24 * time.Hour
 	// uncoveredLong is how old the last checkpoint may be while rows wait for one.
 	uncoveredLong = time.Hour
 )
@@ -50,6 +52,7 @@ const (
 	AuditDown           = "audit_down"
 	TemplateMissing     = "template_missing"
 	TemplateBroken      = "template_broken"
+	TemplateOld         = "template_old"
 	AgentsUnknown       = "agents_unknown"
 	AgentBroken         = "agent_broken"
 	AgentCrashes        = "agent_crashes"
@@ -189,7 +192,7 @@ func (l *look) lookMachine() {
 		return
 	}
 	l.machine = &m
-	l.all = append(l.all, m.attention(l.Version)...)
+	l.all = append(l.all, m.attention(l.Version, l.Now())...)
 	if end := l.Certificate; !end.IsZero() {
 		switch now := l.Now(); {
 		case !end.After(now):
@@ -203,7 +206,7 @@ func (l *look) lookMachine() {
 }
 
 // attention is what of the machine needs somebody. version is that of who asks; empty is not compared.
-func (m Machine) attention(version string) (out []Attention) {
+func (m Machine) attention(version string, now time.Time) (out []Attention) {
 	if !m.Reachable {
 		return []Attention{{Code: HostDaemonDown, Level: Failed, Sentence: "The host daemon does not answer, so nothing new can be opened, and agents are not watched.",
 			Hint: "Start it, or look at its log. Agents run on meanwhile, and none that ends is started again.", Command: "clawjail doctor"}}
@@ -217,9 +220,13 @@ func (m Machine) attention(version string) (out []Attention) {
 			Hint: "Build the one for browsers. With systemd the first start does: journalctl -u clawjail-template.", Command: "sudo clawjail template build browser"})
 	}
 	for _, t := range m.Templates {
-		if t.Problem != "" {
+		switch days := int(now.Sub(t.BuiltAt) / (24 * time.Hour)); {
+		case t.Problem != "":
 			out = append(out, Attention{Code: TemplateBroken, Level: Failed, Sentence: "The template " + t.Name + " cannot be used: " + t.Problem, Hint: "Build it again, as it was built.",
 				Command: cmp.Or(t.Again, "sudo clawjail template ls"), About: Subject{Name: t.Name}})
+		case t.Again != "" && !t.BuiltAt.IsZero() && now.Sub(t.BuiltAt) >= templateOld:
+			out = append(out, Attention{Code: TemplateOld, Level: Notice, Sentence: fmt.Sprintf("The template %s was built %d days ago: what is in it has had no security updates since.", t.Name, days),
+				Hint: "Build it again: open sessions and agents go on with the old one until they end.", Command: t.Again, At: t.BuiltAt, About: Subject{Name: t.Name}})
 		}
 	}
 	if version != "" && m.HostVersion != "" && m.HostVersion != version {

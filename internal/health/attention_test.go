@@ -16,11 +16,13 @@ import (
 )
 
 func TestAMachineIsToldOfByWhatIsWrongWithIt(t *testing.T) {
+	now := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
 	const again = "sudo clawjail template build browser --replace"
 	good := func() Machine {
-		return Machine{Reachable: true, HostVersion: "v1", DiskTotal: 100 << 30, DiskFree: 50 << 30, Templates: []Template{{Name: "browser", Again: again}}}
+		return Machine{Reachable: true, HostVersion: "v1", DiskTotal: 100 << 30, DiskFree: 50 << 30, Templates: []Template{
+			{Name: "browser", Again: again, BuiltAt: now.Add(time.Minute - templateOld)}, {Name: "image", BuiltAt: now.Add(-2 * templateOld)}, {Name: "unknown", Again: again}}}
 	}
-	if got := good().attention("v1"); len(got) != 0 {
+	if got := good().attention("v1", now); len(got) != 0 {
 		t.Errorf("a good machine: %+v", got)
 	}
 	for code, spoil := range map[string]func(*Machine){
@@ -28,14 +30,15 @@ func TestAMachineIsToldOfByWhatIsWrongWithIt(t *testing.T) {
 		DiskLow:         func(m *Machine) { m.DiskFree = 1 << 30 },
 		TemplateMissing: func(m *Machine) { m.Templates = nil },
 		TemplateBroken:  func(m *Machine) { m.Templates[0].Problem = "it was changed" },
+		TemplateOld:     func(m *Machine) { m.Templates[0].BuiltAt = now.Add(-templateOld) },
 		VersionsDiffer:  func(m *Machine) { m.HostVersion = "v0" },
 		Stray:           func(m *Machine) { m.Orphans = []string{"jail x (nobody's)"} },
 	} {
 		m := good()
 		spoil(&m)
-		if got := m.attention("v1"); len(got) != 1 || got[0].Code != code || got[0].Sentence == "" || got[0].Hint == "" {
+		if got := m.attention("v1", now); len(got) != 1 || got[0].Code != code || got[0].Sentence == "" || got[0].Hint == "" {
 			t.Errorf("%s: %+v", code, got)
-		} else if code == TemplateBroken && got[0].Command != again {
+		} else if (code == TemplateBroken || code == TemplateOld) && got[0].Command != again {
 			t.Errorf("%s: the command is %q", code, got[0].Command)
 		}
 	}

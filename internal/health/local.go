@@ -80,7 +80,7 @@ func Local(ctx context.Context, o LocalOptions) Status {
 	}
 	switch _, err := os.Stat(filepath.Join(o.Config.RunDir, "hostd.sock")); {
 	case m.Reachable:
-		attention = append(attention, m.attention(o.Version)...)
+		attention = append(attention, m.attention(o.Version, o.Now())...)
 	case errors.Is(err, fs.ErrNotExist):
 		attention = append(attention, Attention{Code: HostDaemonDown, Level: Failed, Sentence: "The host daemon does not run: there is no socket in " + o.Config.RunDir + ".",
 			Hint: "Start it. Agents run on meanwhile, and none that ends is started again.", Command: startCommand(out.Units, HostUnit)})
