@@ -1,6 +1,7 @@
 #!/bin/sh
 # Writes the packages for Debian, Ubuntu and Fedora: out/packages/*.deb and *.rpm, for amd64 and arm64. The same commit and
-# version give the same bytes.
+# version give the same bytes. Packages of other versions for the same architectures are removed from the folder: what is there
+# afterwards is what an installation by a pattern takes.
 #
 #   packaging/packages.sh VERSION [FOLDER [ARCHITECTURE…]]
 set -eu
@@ -16,14 +17,15 @@ shift
 [ $# -eq 0 ] || shift
 [ $# -gt 0 ] || set -- amd64 arm64
 
-# Package managers compare versions that begin with a number: what is no release is older than every release.
+: "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2>/dev/null || echo 0)}"
+export SOURCE_DATE_EPOCH
+# Package managers compare versions that begin with a number: what is no release is older than every release, and newer than what
+# was committed before it.
 number=${version#v}
 case $number in
 [0-9]*.[0-9]*.[0-9]*) ;;
-*) number=0.0.0~git.$(printf %s "$number" | tr -c 'A-Za-z0-9.\n' .) ;;
+*) number=0.0.0~snapshot$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d%H%M%S).$(printf %s "$number" | tr -c 'A-Za-z0-9.\n' .) ;;
 esac
-: "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2>/dev/null || echo 0)}"
-export SOURCE_DATE_EPOCH
 
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
@@ -48,10 +50,18 @@ for arch; do
 	find "$stage/usr/share/man" -name '*.1' -exec gzip -9n {} +
 	mkdir -p "$stage/usr/share/doc/clawjail"
 	cp packaging/nfpm/copyright "$stage/usr/share/doc/clawjail/copyright"
+	mkdir "$work/$arch-packages"
 	find "$stage" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 	for kind in deb rpm; do
 		sed -e "s|@VERSION@|$number|" -e "s|@ARCH@|$arch|" -e "s|@STAGE@|$stage|" \
 			-e "s|@DATE@|$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)|" packaging/nfpm/nfpm.yml >"$work/nfpm.yml"
-		"$NFPM" package --config "$work/nfpm.yml" --packager $kind --target "$out/"
+		"$NFPM" package --config "$work/nfpm.yml" --packager $kind --target "$work/$arch-packages/"
 	done
+	case $arch in
+	amd64) of_rpm=x86_64 ;;
+	arm64) of_rpm=aarch64 ;;
+	*) of_rpm=$arch ;;
+	esac
+	rm -f "$out"/clawjail_*_"$arch".deb "$out"/clawjail-*."$of_rpm".rpm
+	mv "$work/$arch-packages"/* "$out/"
 done
