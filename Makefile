@@ -30,6 +30,7 @@ setup: ## install everything that clawjail and its tests need (Debian, Ubuntu)
 
 .PHONY: build
 build: ## bin/clawjail
+	@scripts/setup.sh build
 	go build -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/...
 
 .PHONY: check
@@ -80,6 +81,7 @@ demo: ## a jailed Chromium loads a page, takes a screenshot and leaves nothing b
 
 .PHONY: manual
 manual: ## manual pages and completions, in out/manual
+	@scripts/setup.sh build
 	@rm -rf out/manual
 	go run ./packaging/manual -out out/manual -version '$(VERSION)'
 
@@ -93,6 +95,7 @@ uninstall: ## take the files of `make install` away; data, configuration and jai
 
 .PHONY: packages
 packages: ## packages for Debian, Ubuntu and Fedora, in out/packages
+	@scripts/setup.sh build
 	@packaging/packages.sh '$(VERSION)'
 
 .PHONY: clean

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what clawjail needs on Debian and Ubuntu; elsewhere it lists what is missing and ends with 1.
 #
+#   scripts/setup.sh build  what builds it: Go
 #   scripts/setup.sh run    what clawjail itself needs, and what builds it
 #   scripts/setup.sh test   that, and what its tests and benchmarks need
 #   scripts/setup.sh vm     that, and what guests in an emulator need
@@ -246,11 +247,12 @@ install_missing() {
 # --- main -------------------------------------------------------------------------------------------------------
 
 case ${1:-} in
+build) needs= ;;
 run) needs=$run_needs ;;
 test) needs="$run_needs$test_needs" ;;
 vm) needs="$run_needs$test_needs$vm_needs" ;;
 *)
-	echo "usage: scripts/setup.sh run|test|vm" >&2
+	echo "usage: scripts/setup.sh build|run|test|vm" >&2
 	exit 2
 	;;
 esac
@@ -274,4 +276,6 @@ if [ -n "$absent" ]; then
 	fi
 fi
 ensure_go
-[ "$1" = run ] || "$here/scripts/clients.sh"
+case $1 in
+test | vm) "$here/scripts/clients.sh" ;;
+esac

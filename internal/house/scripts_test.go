@@ -24,6 +24,21 @@ func TestMakefileHasItsTargets(t *testing.T) {
 	}
 }
 
+// A machine that has no Go, or an old one, gets one before it is called.
+func TestWhatCallsGoSetsItUp(t *testing.T) {
+	make := testenv.Tool(t, "make")
+	for _, target := range []string{"build", "manual", "packages", "install", "demo", "test"} {
+		cmd := exec.CommandContext(t.Context(), make, "--dry-run", "--no-print-directory", target)
+		cmd.Dir = testenv.Repository(t)
+		out, err := cmd.CombinedOutput()
+		setup := strings.Index(string(out), "scripts/setup.sh")
+		calls := regexp.MustCompile(`(?m)^go |packages\.sh|scripts/test\.sh`).FindIndex(out)
+		if err != nil || calls == nil || setup < 0 || setup > calls[0] {
+			t.Errorf("make %s: %v\n%s", target, err, out)
+		}
+	}
+}
+
 func TestScriptsAreReadyToRun(t *testing.T) {
 	top := testenv.Repository(t)
 	sh := testenv.Tool(t, "sh")
