@@ -11,6 +11,8 @@
 # come with a package are not started.
 set -eu
 
+# What apt and others say is read here, so they say it in English.
+export LC_ALL=C
 # The administrator's programs are not in everyone's PATH, and neither is Go's usual place.
 PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin:/usr/local/go/bin"
 export PATH

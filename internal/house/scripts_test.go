@@ -81,6 +81,32 @@ func TestSetupWithoutAWordIsAUsageError(t *testing.T) {
 	}
 }
 
+// apt says "Candidate" in English alone.
+func TestSetupReadsAptInEveryLanguage(t *testing.T) {
+	dir, sh := t.TempDir(), testenv.Tool(t, "sh")
+	apt := `#!/bin/sh
+case $2-${LC_ALL:-} in
+there-C) echo "  Candidate: 1.26" ;;
+there-*) echo "  Installationskandidat: 1.26" ;;
+*-C) echo "  Candidate: (none)" ;;
+*) echo "  Installationskandidat: (keine)" ;;
+esac
+`
+	if err := os.WriteFile(filepath.Join(dir, "apt-cache"), []byte(apt), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, there := range map[string]bool{"there": true, "nowhere": false} {
+		// The head of the script, and what it asks apt with.
+		cmd := exec.CommandContext(t.Context(), sh, "-c", `eval "$(sed -n '/^export /p; /^has_candidate()/p' "$1")"; has_candidate "$2"`, "sh",
+			filepath.Join(testenv.Repository(t), "scripts", "setup.sh"), name)
+		cmd.Env = append(os.Environ(), "LC_ALL=de_DE.UTF-8", "LANG=de_DE.UTF-8", "PATH="+dir+":"+os.Getenv("PATH"))
+		var exit *exec.ExitError
+		if out, err := cmd.CombinedOutput(); err != nil && !errors.As(err, &exit) || (err == nil) != there || len(out) > 0 {
+			t.Errorf("a package that is %s: %v\n%s", name, err, out)
+		}
+	}
+}
+
 // The quick check is the promise that every system still builds.
 func TestCheckLooksAtEverySystem(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(testenv.Repository(t), "scripts", "check.sh"))
