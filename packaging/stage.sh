@@ -68,17 +68,13 @@ put 0644 "$manual/completions/clawjail" "$prefix/share/bash-completion/completio
 put 0644 "$manual/completions/_clawjail" "$prefix/share/zsh/site-functions/_clawjail"
 put 0644 "$manual/completions/clawjail.fish" "$prefix/share/fish/vendor_completions.d/clawjail.fish"
 
+# Each file is where it is in a checkout, so that pages and examples find what they name.
 if [ "$verb" = uninstall ]; then
 	rm -rf "$root$prefix/share/doc/clawjail"
 else
-	for file in README.md CHANGELOG.md LICENSE docs/*.md packaging/clawbots.schema.json; do
-		put 0644 "$file" "$prefix/share/doc/clawjail/$(case $file in docs/*) echo docs/ ;; esac)${file##*/}"
-	done
-	put 0644 packaging/clawjail.yml "$prefix/share/doc/clawjail/examples/clawjail.yml"
-	put 0644 packaging/freebsd/spawn.conf "$prefix/share/doc/clawjail/examples/spawn.conf"
-	put 0644 clawbots.yml.example "$prefix/share/doc/clawjail/examples/clawbots.yml"
-	for file in packaging/proxy/*; do
-		put 0644 "$file" "$prefix/share/doc/clawjail/examples/${file##*/}"
+	for file in README.md CHANGELOG.md LICENSE SECURITY.md clawbots.yml.example docs/*.md packaging/clawbots.schema.json packaging/clawjail.yml \
+		packaging/freebsd/spawn.conf packaging/proxy/*; do
+		put 0644 "$file" "$prefix/share/doc/clawjail/$file"
 	done
 	find examples -type f | LC_ALL=C sort | while read -r file; do
 		put "$([ -x "$file" ] && echo 0755 || echo 0644)" "$file" "$prefix/share/doc/clawjail/$file"

@@ -97,6 +97,30 @@ func completeDeclared(file *string) cobra.CompletionFunc {
 	}
 }
 
+// exampleFile is the example of all keys: where a package or `make install` has put it, seen from this program, or in the checkout
+// that it was built in.
+func exampleFile() string {
+	program, err := os.Executable()
+	if err == nil {
+		program, err = filepath.EvalSymlinks(program)
+	}
+	if err != nil {
+		program = "" // then it is found nowhere
+	}
+	return exampleBeside(filepath.Dir(program))
+}
+
+func exampleBeside(programs string) string {
+	const name = "clawbots.yml.example"
+	for _, dir := range []string{"../share/doc/clawjail", ".."} {
+		path := filepath.Join(programs, dir, name)
+		if _, err := os.Stat(path); err == nil && filepath.IsAbs(path) {
+			return path
+		}
+	}
+	return name
+}
+
 // readDeclarations reads a file that declares agents.
 func readDeclarations(name string, stdin io.Reader) ([]byte, error) {
 	in := stdin
@@ -104,7 +128,7 @@ func readDeclarations(name string, stdin io.Reader) ([]byte, error) {
 		f, err := os.Open(name)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return nil, problem.New(problem.NotFound, "name one with -f, or begin with clawbots.yml.example", "there is no file %s", name)
+			return nil, problem.New(problem.NotFound, "name one with -f, or begin with "+exampleFile(), "there is no file %s", name)
 		case err != nil:
 			return nil, fmt.Errorf("read the declarations: %w", err)
 		}
