@@ -169,14 +169,16 @@ func (b *Book) PutService(ctx context.Context, by identity.Principal, s Service)
 // URL in its canonical form.
 func (b *Book) sound(ctx context.Context, f *flaws, m Meta, u *Upstream) error {
 	validExpiry(f, m.ExpiresAt, b.o.Now())
-	f.withoutSecret("base_url", u.BaseURL)
+	base, err := parseBase(u.BaseURL)
+	if err == nil { // else it is reported already
+		f.withoutSecret("base_url", u.BaseURL)
+	}
 	if err := f.err(); err != nil {
 		return err
 	}
 	if err := b.agentOf(ctx, scope{m.Tenant, m.Agent}); err != nil {
 		return err
 	}
-	base, err := parseBase(u.BaseURL)
 	if err != nil {
 		return err
 	}
