@@ -22,6 +22,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,7 +37,7 @@ const (
 	macSize   = sha256.Size
 	// patience bounds how long either end may take to introduce itself.
 	patience = 5 * time.Second
-	// most connections at a time, on either end.
+	// most connections at a time, on either end; and most that introduce themselves.
 	most = 4096
 )
 
@@ -90,7 +91,8 @@ func Listen(inner net.Listener, key Key, front uint16, log *slog.Logger) *Listen
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	l := &Listener{Listener: inner, key: key, front: front, log: log, ready: make(chan net.Conn), done: make(chan struct{}), slots: make(chan struct{}, most)}
+	l := &Listener{Listener: inner, key: key, front: front, log: log, ready: make(chan net.Conn), done: make(chan struct{}), slots: make(chan struct{}, most),
+		strangers: strangers{most: most}}
 	l.running.Go(l.accept)
 	return l
 }
@@ -102,8 +104,9 @@ type Listener struct {
 	front   uint16
 	log     *slog.Logger
 	ready   chan net.Conn
-	slots   chan struct{}
+	slots   chan struct{} // of those that have introduced themselves
 	running sync.WaitGroup
+	strangers
 
 	once sync.Once
 	done chan struct{} // closed by Close, and when inner is closed
@@ -175,23 +178,25 @@ func (l *Listener) accept() {
 			l.end(err)
 			return
 		}
-		select {
-		case l.slots <- struct{}{}:
-		default:
-			_ = c.Close() // too many introduce themselves at once; the relay tries again for its next connection
-			continue
-		}
-		l.running.Go(func() {
-			defer func() { <-l.slots }()
-			l.introduce(c)
-		})
+		l.enter(c)
+		l.running.Go(func() { l.introduce(c) })
 	}
 }
 
 // introduce hears who a connection is from, and gives it to Accept.
 func (l *Listener) introduce(c net.Conn) {
 	addr, err := l.hear(c)
+	if !l.leave(c) && err == nil {
+		err = errors.New("it had to make room")
+	}
 	if err == nil {
+		select {
+		case l.slots <- struct{}{}:
+			defer func() { <-l.slots }()
+		default:
+			_ = c.Close() // too many wait; the relay tries again for its next connection
+			return
+		}
 		select {
 		case l.ready <- &conn{Conn: c, remote: net.TCPAddrFromAddrPort(addr)}:
 			return
@@ -201,6 +206,55 @@ func (l *Listener) introduce(c net.Conn) {
 		l.log.Debug("refused a relay", "from", c.RemoteAddr(), "error", err)
 	}
 	_ = c.Close() // nothing was promised
+}
+
+// strangers are the connections that introduce themselves. Whoever reaches the listener can be one: one too many closes the oldest of
+// the address that has most, so that who says nothing keeps no relay out, which needs milliseconds.
+type strangers struct {
+	most int
+
+	mu  sync.Mutex
+	all []stranger // the oldest first
+}
+
+type stranger struct {
+	net.Conn
+	from netip.Addr
+}
+
+func (s *strangers) enter(c net.Conn) {
+	in := stranger{Conn: c}
+	if tcp, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+		in.from = tcp.AddrPort().Addr().Unmap()
+	}
+	if in.from.IsLoopback() { // a user of this host has all of them
+		in.from = netip.IPv6Loopback()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.all) >= s.most {
+		of, crowd := map[netip.Addr]int{}, in.from
+		for _, other := range s.all {
+			if of[other.from]++; of[other.from] > of[crowd] {
+				crowd = other.from
+			}
+		}
+		at := slices.IndexFunc(s.all, func(other stranger) bool { return other.from == crowd })
+		_ = s.all[at].Close() // nothing was promised
+		s.all = slices.Delete(s.all, at, at+1)
+	}
+	s.all = append(s.all, in)
+}
+
+// leave says whether a connection was still among them.
+func (s *strangers) leave(c net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := slices.IndexFunc(s.all, func(other stranger) bool { return other.Conn == c })
+	if at >= 0 {
+		s.all = slices.Delete(s.all, at, at+1)
+	}
+	return at >= 0
 }
 
 func (l *Listener) hear(c net.Conn) (netip.AddrPort, error) {

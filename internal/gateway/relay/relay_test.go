@@ -227,6 +227,64 @@ func TestSilentRelayDoesNotKeepTheOthers(t *testing.T) {
 	}
 }
 
+// Who connects and says nothing, as any user of the host can, closes their own older connections.
+func TestSilentConnectionsTakeNoPlaceOfARelay(t *testing.T) {
+	key := NewKey()
+	gateway, front := chain(t, key, key)
+	gateway.strangers.mu.Lock()
+	gateway.strangers.most = 4
+	gateway.strangers.mu.Unlock()
+	var silent []net.Conn
+	for range 20 {
+		c, err := net.Dial("tcp", gateway.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		silent = append(silent, c)
+	}
+	c, err := net.Dial("tcp", front.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	got, err := gateway.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = got.Close()
+	if err := silent[0].SetReadDeadline(time.Now().Add(patience / 2)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, silent[0]); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the oldest silent connection has its place")
+	}
+	var s strangers
+	s.most = 3
+	at := func(addr string) *addressed { return &addressed{addr: addr} }
+	relay, first, second, third := at("10.0.0.1"), at("127.0.0.1"), at("127.0.0.2"), at("127.0.0.3")
+	for _, c := range []*addressed{relay, first, second, third} {
+		s.enter(c)
+	}
+	if relay.closed || !first.closed || second.closed || !s.leave(relay) || s.leave(first) || !s.leave(third) {
+		t.Errorf("closed: the relay's %v, the first %v, the second %v", relay.closed, first.closed, second.closed)
+	}
+}
+
+// addressed is a connection from somewhere.
+type addressed struct {
+	net.Conn
+	addr   string
+	closed bool
+}
+
+func (a *addressed) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(a.addr), Port: 1} }
+
+func (a *addressed) Close() error {
+	a.closed = true
+	return nil
+}
+
 func TestKeyIsReadWholeAndNeverShown(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key")
 	key := NewKey()
