@@ -36,8 +36,16 @@ func (p *program) controlConfig() (config.Config, error) { return p.excuse(p.con
 // excuse does without a configuration that is not for the caller to read, where the environment names both the control plane
 // and a key: one with a password is for the control plane's user alone.
 func (p *program) excuse(c config.Config, err error) (config.Config, error) {
-	if errors.Is(err, fs.ErrPermission) && p.getenv(urlVariable) != "" && p.keyIsSet() {
-		return config.Default(), nil
+	switch {
+	case !errors.Is(err, fs.ErrPermission):
+		return c, err
+	case p.getenv(urlVariable) != "" && p.keyIsSet():
+		return config.Here().DefaultFor(p.configFile()), nil
+	}
+	if told, ok := problem.As(err); ok {
+		with := *told
+		with.Hint = "set " + urlVariable + ", such as to http://127.0.0.1:18780, and " + keyVariable + " to a key of yours: then it is not needed; or run it with sudo"
+		return c, &with
 	}
 	return c, err
 }

@@ -372,9 +372,12 @@ type Log struct {
 func Default() Config { return Here().Default() }
 
 // Default is the configuration without a file. On Linux as root the paths are the system's; see [Environment.System].
-func (e Environment) Default() Config {
+func (e Environment) Default() Config { return e.DefaultFor("") }
+
+// DefaultFor is the configuration in the place of a file that cannot be read: its paths are where that file has them.
+func (e Environment) DefaultFor(file string) Config {
 	c := base()
-	c.place(e, e.System("", c.User))
+	c.place(e, e.System(file, c.User))
 	return c
 }
 

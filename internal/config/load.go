@@ -96,7 +96,7 @@ func cannotRead(path string, err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		// It may hold the database's password, and has one group: nobody but the control plane is told to change that.
 		who, _ := self()
-		return problem.Wrap(err, problem.BadConfig, "set CLAWJAIL_URL, such as to http://127.0.0.1:18780, and CLAWJAIL_KEY to a key of yours: then it is not needed; or run it with sudo",
+		return problem.Wrap(err, problem.BadConfig, "run it with sudo, or name a file of your own with --config",
 			"the user %s cannot read the configuration %s", who, path)
 	}
 	return problem.Wrap(err, problem.BadConfig, hint, "the configuration %s cannot be read", path)
