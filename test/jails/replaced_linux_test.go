@@ -19,7 +19,7 @@ import (
 // templates, until it ends.
 func TestATemplateIsReplacedUnderARunningJail(t *testing.T) {
 	b, c := tiny(t, instance.Options{Settings: testkit.NoPool + "storage: overlay\n"})
-	const script = `echo begun; read line; for f in /etc/only-*; do echo "$f"; done; /bin/cat /etc/hosts && echo whole; read line`
+	const script = `echo begun; read line; for f in /etc/only-*; do echo "$f"; done; /bin/cat /etc/hosts >/dev/null && echo whole; read line`
 	run := func() (ended func(), answer func() []string, say io.Writer) {
 		j, err := c.Create(t.Context(), jailtest.Subject{Template: "tiny"}.Spec(script))
 		if err != nil {
