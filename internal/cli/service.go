@@ -36,7 +36,11 @@ func said(cmd *cobra.Command, format string, args ...any) error {
 	return err
 }
 
-const presetGitHub = "github"
+// The services that are known.
+const (
+	presetGitHub   = "github"
+	presetTelegram = "telegram"
+)
 
 // servicePreset fills in what is known of a service, and says what else there is to know.
 func servicePreset(cmd *cobra.Command, name string, r *op.ServiceRequest) (note string, err error) {
@@ -55,8 +59,13 @@ func servicePreset(cmd *cobra.Command, name string, r *op.ServiceRequest) (note 
 		return "this is for git; the API of GitHub is a service of its own: " +
 			"clawjail service add github-api --url https://api.github.com --secret " + r.Secret + " --allow 'GET /**'; its secret has to be stored " +
 			"for both: clawjail secret set " + r.Secret + " --origin https://github.com --origin https://api.github.com", nil
+	case presetTelegram:
+		r.BaseURL, r.Inject = "https://api.telegram.org/bot"+egress.Placeholder, egress.Injection{Type: egress.InjectPath}
+		r.Allow = []egress.Allowance{{Methods: []string{"GET", "POST"}, Path: "/*"}}
+		return "this is for the methods of a bot; files that it was sent are a service of their own: clawjail service add files-" + r.Name + " --url '" +
+			"https://api.telegram.org/file/bot" + egress.Placeholder + "' --inject path --secret " + r.Secret + " --allow 'GET /**'", nil
 	}
-	return "", usage(cmd, "there is no preset %q; there is github", name)
+	return "", usage(cmd, "there is no preset %q; there are github and telegram", name)
 }
 
 func newServiceAdd(p *program) *cobra.Command {
@@ -70,10 +79,11 @@ func newServiceAdd(p *program) *cobra.Command {
 		Short: "Make a service, or replace the one of the same name",
 		Long: "Makes a service, or replaces the one of the same name, tenant and agent. --allow says what may be done, as METHODS PATH: the path is " +
 			"below the URL of the service, * stands for one of its segments and ** at its end for any number; without methods it is all of them. " +
-			"--inject says how the credential goes in. --preset github fills in what git needs: then `git clone https://github.com/…` works in a " +
-			"jail as it is.",
+			"--inject says how the credential goes in; with path, {secret} in the path of the URL is where. --preset github fills in what git needs: " +
+			"then `git clone https://github.com/…` works in a jail as it is. --preset telegram is for a bot, whose token is a part of the path.",
 		Example: "  clawjail secret set github < token.txt\n  clawjail service add github --preset github --agent writer\n" +
-			"  clawjail service add tracker --url https://tracker.example.com/api --inject header --inject-name X-Api-Key --allow 'GET,POST /issues/**'",
+			"  clawjail service add tracker --url https://tracker.example.com/api --inject header --inject-name X-Api-Key --allow 'GET,POST /issues/**'\n" +
+			"  clawjail service add hooks --url 'https://hooks.example.com/{secret}' --inject path --allow 'POST /'",
 		Args: arguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := whose.check(cmd); err != nil {
@@ -142,9 +152,9 @@ func newServiceAdd(p *program) *cobra.Command {
 	}
 	whose.add(p, cmd)
 	f := cmd.Flags()
-	f.StringVar(&preset, "preset", "", "fill in what is known of a service: github")
+	f.StringVar(&preset, "preset", "", "fill in what is known of a service: github or telegram")
 	f.StringVar(&flags.BaseURL, "url", "", "base `URL`, such as https://api.example.com/v1")
-	f.StringVar(&inject, "inject", "", "how the credential goes in: bearer, basic, header, query or none (default bearer)")
+	f.StringVar(&inject, "inject", "", "how the credential goes in: bearer, basic, header, query, path or none (default bearer)")
 	f.StringVar(&flags.Inject.Name, "inject-name", "", "`name` of the header or the query parameter")
 	f.StringVar(&flags.Inject.User, "user", "", "user `name` of basic; without it the secret is user:password")
 	f.StringVar(&flags.Secret, "secret", "", "`name` of the secret in the vault (default the name of the service)")
@@ -158,8 +168,8 @@ func newServiceAdd(p *program) *cobra.Command {
 	f.StringVar(&flags.Note, "note", "", "a `text` for people")
 	f.BoolVar(&asJSON, "json", false, "print the service as JSON")
 	p.completeFlag(cmd, "secret", serviceNames)
-	complete(cmd, "preset", presetGitHub)
-	complete(cmd, "inject", string(egress.InjectBearer), string(egress.InjectBasic), string(egress.InjectHeader), string(egress.InjectQuery), string(egress.InjectNone))
+	complete(cmd, "preset", presetGitHub, presetTelegram)
+	complete(cmd, "inject", string(egress.InjectBearer), string(egress.InjectBasic), string(egress.InjectHeader), string(egress.InjectQuery), string(egress.InjectPath), string(egress.InjectNone))
 	complete(cmd, "scrub", string(egress.ScrubRedact), string(egress.ScrubBlock))
 	complete(cmd, "encoded-slash", string(egress.EncodedSlashDeny), string(egress.EncodedSlashAllow))
 	complete(cmd, "compressed", string(egress.CompressedDecode), string(egress.CompressedRefuse))

@@ -82,6 +82,7 @@ func TestWhatIsWrongWithAServiceOrAProviderIsSaidBesideItsField(t *testing.T) {
 		"header":            {"services", service("inject", "header", "inject_name", "Host"), "inject_name"},
 		"kind of injection": {"services", service("inject", "magic"), "inject"},
 		"user":              {"services", service("inject_user", "me"), "inject_user"},
+		"place in the path": {"services", service("inject", "path"), "base_url"},
 		"variable":          {"services", service("env", "no value"), "env"},
 		"name of variable":  {"services", service("env", "lower=x"), "env"},
 		"git":               {"services", service("git", "https://example.com"), "git"},

@@ -76,7 +76,7 @@ func (c *Console) entryPage(q *request, f *form, rare ...string) (*entryPage, er
 	}
 	page := &entryPage{Form: f, Inside: identity.Can(q.by, identity.EgressInside, "") == nil,
 		Inject: []option{{Value: "bearer", Label: "a bearer token"}, {Value: "basic", Label: "a user and a password"},
-			{Value: "header", Label: "a header"}, {Value: "query", Label: "a query parameter"}, {Value: "none", Label: "nothing"}},
+			{Value: "header", Label: "a header"}, {Value: "query", Label: "a query parameter"}, {Value: "path", Label: "a part of the path"}, {Value: "none", Label: "nothing"}},
 		Scrub:        []option{{Value: "redact", Label: "is redacted"}, {Value: "block", Label: "is cut off"}},
 		Compressed:   []option{{Value: "decode", Label: "is decoded"}, {Value: "refuse", Label: "is refused"}},
 		EncodedSlash: []option{{Value: "deny", Label: "is refused"}, {Value: "allow", Label: "is a part of its segment"}},

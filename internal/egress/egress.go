@@ -75,6 +75,7 @@ const (
 	InjectBasic  InjectionType = "basic"  // Authorization: Basic base64(USER:SECRET)
 	InjectHeader InjectionType = "header" // NAME: SECRET
 	InjectQuery  InjectionType = "query"  // ?NAME=SECRET
+	InjectPath   InjectionType = "path"   // in place of [Placeholder] in the path of the base URL; of services alone
 )
 
 // Scrub is what happens to an answer that has the credential in it.

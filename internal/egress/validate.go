@@ -217,7 +217,7 @@ type endpoint struct {
 }
 
 func (e endpoint) String() string {
-	return string(e.scheme) + "://" + e.to.HostHeader(string(e.scheme)) + e.path
+	return string(e.scheme) + "://" + e.to.HostHeader(string(e.scheme)) + strings.ReplaceAll(e.path, EscapedPlaceholder, Placeholder)
 }
 
 // parseBase reads a base URL, and refuses what can be read in two ways.
@@ -315,10 +315,10 @@ func notInjected(name string) bool {
 func validInjection(f *flaws, i Injection, required bool) {
 	switch i.Type {
 	case "":
-		f.check(!required, "type", "is missing: none, bearer, basic, header or query")
+		f.check(!required, "type", "is missing: none, bearer, basic, header, query or path")
 		f.check(i.Name == "" && i.User == "", "type", "is missing, and there is a name or a user")
 		return
-	case InjectNone, InjectBearer, InjectBasic:
+	case InjectNone, InjectBearer, InjectBasic, InjectPath:
 		f.check(i.Name == "", "name", "%s has no name to choose", i.Type)
 	case InjectHeader:
 		f.check(made(i.Name, 64, lower+upper+digits+"-_") && !notInjected(i.Name), "name",
@@ -326,7 +326,7 @@ func validInjection(f *flaws, i Injection, required bool) {
 	case InjectQuery:
 		f.check(made(i.Name, 64, lower+upper+digits+"-_."), "name", "%q is not the name of a query parameter", clip(i.Name))
 	default:
-		f.check(false, "type", "%q is none of none, bearer, basic, header and query", clip(string(i.Type)))
+		f.check(false, "type", "%q is none of none, bearer, basic, header, query and path", clip(string(i.Type)))
 	}
 	f.check(i.User == "" || i.Type == InjectBasic, "user", "only basic has a user")
 	f.check(clean(i.User, 128) && !strings.Contains(i.User, ":"), "user", "has a colon, control characters, or more than 128 bytes")
@@ -349,6 +349,9 @@ func validService(f *flaws, s Service) {
 		}
 	}
 	validInjection(f.at("inject"), s.Inject, true)
+	if err == nil {
+		validPlaceholder(f, base, s.Inject)
+	}
 	f.check(s.Scrub == ScrubRedact || s.Scrub == ScrubBlock || s.Scrub == ScrubOff, "scrub", "%q is none of redact, block and off", clip(string(s.Scrub)))
 	f.check(s.Compressed == CompressedDecode || s.Compressed == CompressedRefuse, "compressed",
 		"%q is neither decode nor refuse", clip(string(s.Compressed)))
@@ -386,6 +389,7 @@ func validProvider(f *flaws, p Provider) {
 		f.add(problem.BadLimit, "priority", "1 to 999; lower comes first", "is %d", p.Priority)
 	}
 	validInjection(f.at("inject"), p.Inject, false)
+	f.check(p.Inject.Type != InjectPath, "inject.type", "path is for services")
 	validHosted(f, p.Hosted)
 	f.check(len(p.Prices) <= maxModels, "prices", "are more than %d", maxModels)
 	for _, price := range p.Prices[:min(len(p.Prices), maxModels)] {

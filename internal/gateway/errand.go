@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -28,6 +29,8 @@ type Errand struct {
 	// Service names what is used, for the record: a service, a provider. Credential says whether one is injected.
 	Service    string
 	Credential bool
+	// Path is recorded in place of the request's, where that is to be read in another form. Empty: as the request has it.
+	Path string
 	// EncodedSlash says that the upstream takes an encoded slash in a path for a part of its segment; see [policy.Canonical].
 	EncodedSlash bool
 	// Inject puts the credential into the request, once every check has passed, the intent is on record and the
@@ -46,7 +49,7 @@ type Errand struct {
 func (g *Gateway) Send(ctx context.Context, e Errand, r *http.Request) (*http.Response, *problem.Error) {
 	onRecord(ctx)
 	path := sentPath(r.URL)
-	x := g.newExchange(g.errandCaller(ctx, e.Caller), e.Surface, r.Method, path)
+	x := g.newExchange(g.errandCaller(ctx, e.Caller), e.Surface, r.Method, cmp.Or(e.Path, path))
 	x.permit, x.Service, x.Credential, x.encodedSlash = e.Permit, e.Service, e.Credential, e.EncodedSlash
 	resp, refusal := x.send(ctx, e.within(g.limits), r, path)
 	if refusal != nil {

@@ -16,11 +16,11 @@ import (
 type ServiceRequest struct {
 	Whose
 	Name         string              `json:"name" doc:"1 to 64 of a-z, 0-9, dots, - and _" example:"github"`
-	BaseURL      string              `json:"base_url" doc:"where its requests go" example:"https://example.com"`
+	BaseURL      string              `json:"base_url" doc:"where its requests go; with inject path it has {secret} once, as a segment of its path, or the beginning or the end of one" example:"https://example.com"`
 	Address      netip.Addr          `json:"address,omitzero" doc:"dialled instead of looking the name up; may be private"`
 	Secret       string              `json:"secret,omitempty" doc:"the name of the secret in the vault; the service's own name when it is left out"`
 	Allow        []egress.Allowance  `json:"allow,omitempty" nullable:"false" doc:"methods and paths that are allowed; none when it is left out" example:"[{\"path\":\"/**\"}]"`
-	Inject       egress.Injection    `json:"inject" example:"{\"type\":\"bearer\"}"`
+	Inject       egress.Injection    `json:"inject" doc:"how the credential goes in: none, bearer, basic, header, query or path" example:"{\"type\":\"bearer\"}"`
 	Scrub        egress.Scrub        `json:"scrub,omitempty" enum:"redact,block,off" doc:"redact is the default, and off is for services without a credential; for others it is redact"`
 	Compressed   egress.Compressed   `json:"compressed,omitempty" enum:"decode,refuse" doc:"decode is the default"`
 	EncodedSlash egress.EncodedSlash `json:"encoded_slash,omitempty" enum:"deny,allow" doc:"allow takes %2F in a path for a part of its segment; deny is the default"`

@@ -240,6 +240,10 @@ func (w *wanted) injection(s egress.Service, known bool) (egress.Injection, *pro
 			`Do not retry: the operator has to add it first: clawjail service add `+w.Service+`. Without a credential: leave service and inject out.`,
 			"this agent has no service %s", w.Service)
 	}
+	if s.Inject.Type == egress.InjectPath {
+		return none, problem.New(problem.BadRequest, "Do not retry: use the service's route /svc/"+w.Service+"/, which has the path in front of yours.",
+			"the credential of the service %s is a part of the path, which the request would have to say", w.Service)
+	}
 	if err := inject.Check(s.Inject); err != nil {
 		return none, problem.Wrap(err, problem.BadRequest, "Do not retry: the operator has to correct the service.",
 			"the service %s has an invalid injection", w.Service)

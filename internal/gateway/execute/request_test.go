@@ -72,6 +72,22 @@ func TestRequestsThatMakeNoSenseAreRefused(t *testing.T) {
 	}
 }
 
+// A credential in the path would go where the request says.
+func TestACredentialOfThePathIsForTheRouteOnly(t *testing.T) {
+	w := newWorld(t, text("ok"))
+	w.answered(plain)
+	s := w.Services["svc"]
+	s.BaseURL, s.Inject = "http://api.example/bot{secret}", egress.Injection{Type: egress.InjectPath}
+	w.Services["svc"] = s
+	for _, body := range []string{plain, `{"service":"svc","url":"http://api.example/bot{secret}/x"}`, `{"service":"svc","url":"http://api.example/bot{secret}/x","inject":{"type":"path"}}`,
+		`{"url":"http://api.example/bot{secret}/x","inject":{"type":"path"}}`} {
+		w.refused(problem.BadRequest, body)
+	}
+	if n := len(w.seen.All()); n != 1 {
+		t.Errorf("%d requests left", n)
+	}
+}
+
 const longestURLForTests = 9000
 
 func TestHostsAreMadeCanonical(t *testing.T) {

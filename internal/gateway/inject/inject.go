@@ -50,6 +50,8 @@ func Into(r *http.Request, i egress.Injection, v secret.Value) (scrub [][]byte, 
 			r.Header.Set(i.Name, string(value))
 		case egress.InjectQuery:
 			r.URL.RawQuery = withParameter(r.URL.RawQuery, i.Name, value)
+		case egress.InjectPath:
+			return intoPath(r.URL, value)
 		}
 		return nil
 	})
@@ -78,6 +80,9 @@ func Clear(r *http.Request, i egress.Injection) error {
 		u := *r.URL
 		u.RawQuery = WithoutParameter(u.RawQuery, i.Name)
 		r.URL = &u
+	case egress.InjectPath:
+		u := *r.URL
+		r.URL = &u
 	}
 	return nil
 }
@@ -85,10 +90,10 @@ func Clear(r *http.Request, i egress.Injection) error {
 // Check says what is wrong with an injection; the code is bad_request.
 func Check(i egress.Injection) error {
 	wrong := func(format string, args ...any) error {
-		return problem.New(problem.BadRequest, "The types are bearer, basic, header, query and none; header and query need a name.", format, args...)
+		return problem.New(problem.BadRequest, "The types are bearer, basic, header, query, path and none; header and query need a name.", format, args...)
 	}
 	switch i.Type {
-	case egress.InjectNone, egress.InjectBearer:
+	case egress.InjectNone, egress.InjectBearer, egress.InjectPath:
 	case egress.InjectBasic:
 		if strings.ContainsFunc(i.User, func(c rune) bool { return c == ':' || c < ' ' || c == 0x7f }) || len(i.User) > longestName {
 			return wrong("the user name of the injection has a colon or a control character, or is too long")

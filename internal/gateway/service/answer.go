@@ -11,6 +11,7 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway/door"
 	"github.com/clawjail/clawjail/internal/gateway/inject"
 	"github.com/clawjail/clawjail/internal/gateway/scrub"
+	"github.com/clawjail/clawjail/internal/policy/redact"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -19,6 +20,7 @@ func (q *request) receive(resp *http.Response) error {
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		return problem.New(problem.UpstreamFailed, "Do not retry.", "the service switched protocols without being asked to")
 	}
+	q.withoutCredential(resp.Header)
 	if err := scrub.Response(resp, q.credential.Values(), q.scrub); err != nil {
 		return err
 	}
@@ -31,7 +33,7 @@ func (q *request) receive(resp *http.Response) error {
 		}
 	}
 	door.Sandbox(resp.Header)
-	for _, name := range []string{"Location", "Content-Location"} {
+	for _, name := range addresses() {
 		places := resp.Header.Values(name)
 		for i, place := range places {
 			to, err := q.forTool(place)
@@ -42,6 +44,23 @@ func (q *request) receive(resp *http.Response) error {
 		}
 	}
 	return nil
+}
+
+// addresses are the headers of an answer that lead to another one.
+func addresses() []string { return []string{"Location", "Content-Location"} }
+
+// withoutCredential puts the placeholder back where an address of the answer has the credential in its path: a server that
+// redirects within the service repeats it. That is so whatever else becomes of answers that have it.
+func (q *request) withoutCredential(h http.Header) {
+	if q.service.Inject.Type != egress.InjectPath {
+		return
+	}
+	values := q.credential.Values()
+	for _, name := range addresses() {
+		for i, place := range h.Values(name) {
+			h[name][i] = strings.ReplaceAll(values.Text(place), redact.Mark, egress.Placeholder)
+		}
+	}
 }
 
 var errOwnName = errors.New("the service redirects to the gateway itself")

@@ -198,6 +198,14 @@ func (q *request) setURL(rest, query string) *problem.Error {
 	return nil
 }
 
+// shown is the path as it is recorded: with the placeholder of the credential as the operator wrote it.
+func (q *request) shown() string {
+	if q.service.Inject.Type != egress.InjectPath {
+		return ""
+	}
+	return strings.Replace(q.url.EscapedPath(), egress.EscapedPlaceholder, egress.Placeholder, 1)
+}
+
 // plainPath is door.PlainPath for this service.
 func (q *request) plainPath(path string) (string, *problem.Error) {
 	sent, refusal := door.PlainPath(path, q.slashes())
@@ -261,7 +269,7 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	q := requestOf(r.Context())
 	resp, refusal := t.gateway.Send(r.Context(), gateway.Errand{
 		Caller: q.caller, Surface: gateway.SurfaceService, Permit: q.permit, Service: q.service.Name,
-		Credential: q.credential.Needed(), EncodedSlash: q.slashes(), Inject: q.credential.Into(r.Context()),
+		Path: q.shown(), Credential: q.credential.Needed(), EncodedSlash: q.slashes(), Inject: q.credential.Into(r.Context()),
 	}, r)
 	if refusal != nil {
 		return nil, refusal
