@@ -183,7 +183,7 @@ var hostileOwner = strings.Repeat("a", 32)
 
 // request is one as the control plane sends it.
 func request(operation string, arguments any) []byte {
-	text, err := json.Marshal(map[string]any{"protocol": 6, "op": operation, "args": arguments})
+	text, err := json.Marshal(map[string]any{"protocol": 7, "op": operation, "args": arguments})
 	if err != nil {
 		panic(err) // no value above is without JSON
 	}
