@@ -274,6 +274,12 @@ func TestRowsOfSomebodyElseStopTheLog(t *testing.T) {
 		_, err := l.Begin(t.Context(), Intent{Action: "b"})
 		wantCode(t, err, problem.AuditBroken)
 	}
+	// It stays so, whatever the database says later.
+	w.store.set(func(m *memory) { m.rows = m.rows[:2] })
+	if _, err := l.Begin(t.Context(), Intent{Action: "c"}); problem.CodeOf(err) != problem.AuditBroken {
+		t.Errorf("it went on: %v", err)
+	}
+	w.store.set(func(m *memory) { m.rows = append(m.rows, forged) })
 	if !l.Status().Broken {
 		t.Errorf("status %+v", l.Status())
 	}

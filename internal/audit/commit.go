@@ -184,6 +184,9 @@ func (w *writer) lostRow(lost int64) store.AuditRow {
 // join finishes what is not known to have ended, since that decides what is lost and what is newest. Then it brings what the
 // file holds into the chain, in its order and with its own times, and empties the file.
 func (w *writer) join() error {
+	if err := w.failure(); problem.CodeOf(err) == problem.AuditBroken {
+		return err
+	}
 	if err := w.settle(); err != nil {
 		return err
 	}

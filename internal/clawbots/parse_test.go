@@ -269,9 +269,12 @@ func TestAFileOfAMegabyteIsNotHundredsInMemory(t *testing.T) {
 			t.Errorf("%s takes %d MiB", what, took)
 		}
 	}
-	honest := "clawbots: ["
+	honest, hosts := "clawbots: [", ""
+	for n := range 80 {
+		hosts += fmt.Sprintf("x%d.example, ", n)
+	}
 	for n := range MaxAgents {
-		honest += fmt.Sprintf("{name: a%d, allow: [%s]}, ", n, strings.Repeat("x.example, ", 80))
+		honest += fmt.Sprintf("{name: a%d, allow: [%s]}, ", n, hosts)
 	}
 	if f := mustParse(t, honest+"]"); len(f.Agents) != MaxAgents {
 		t.Errorf("got %d agents", len(f.Agents))

@@ -63,7 +63,7 @@ func servicePreset(cmd *cobra.Command, name string, r *op.ServiceRequest) (note 
 		r.BaseURL, r.Inject = "https://api.telegram.org/bot"+egress.Placeholder, egress.Injection{Type: egress.InjectPath}
 		r.Allow = []egress.Allowance{{Methods: []string{"GET", "POST"}, Path: "/*"}}
 		return "this is for the methods of a bot; files that it was sent are a service of their own: clawjail service add files-" + r.Name + " --url '" +
-			"https://api.telegram.org/file/bot" + egress.Placeholder + "' --inject path --secret " + r.Secret + " --allow 'GET /**'", nil
+			"https://api.telegram.org/file/bot" + egress.Placeholder + "' --inject path --secret " + r.Secret + " --allow 'GET /**'; it allows all methods, also those that send what the bot gets elsewhere (setWebhook): --allow narrows it", nil
 	}
 	return "", usage(cmd, "there is no preset %q; there are github and telegram", name)
 }

@@ -280,8 +280,8 @@ func (f *flaws) withoutSecret(field, address string) {
 		text = address
 	}
 	if secret.Within(text) {
-		f.add(problem.BadSecret, field, "keep it with `clawjail secret set NAME`, and have the gateway put it into a header or the query: secret, inject. "+
-			"A program for a server that wants it in the path holds it itself: clawjail agent exec NAME -- /bin/sh -c 'umask 077; cat > /state/token' < token.txt", "has what looks like a secret in it, and addresses are listed and logged")
+		f.add(problem.BadSecret, field, "keep it with `clawjail secret set NAME`, and have the gateway put it in: into a header, the query, or the path, "+
+			"where {secret} stands in the URL of a service (secret, inject)", "has what looks like a secret in it, and addresses are listed and logged")
 	}
 }
 

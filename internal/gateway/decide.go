@@ -90,6 +90,8 @@ type exchange struct {
 	permit  *policy.Compiled
 	// encodedSlash is [Errand]'s.
 	encodedSlash bool
+	// hidden says that a part of the path is a credential, which no rule sees.
+	hidden bool
 	meter        meter
 	private      netip.Addr     // where an operator leads the host, if somewhere
 	dialled      netip.AddrPort // the target that answered
@@ -178,7 +180,15 @@ func (x *exchange) decideFirst(to hostport.Endpoint, path string, schemes []poli
 }
 
 func (x *exchange) decide(to hostport.Endpoint, path string, scheme policy.Scheme) policy.Decision {
-	return x.permit.Decide(policy.Request{Scheme: scheme, Host: to.Host(), Port: to.Port(), Method: x.Method, Path: path, EncodedSlash: x.encodedSlash})
+	asked := policy.Request{Scheme: scheme, Host: to.Host(), Port: to.Port(), Method: x.Method, Path: path, EncodedSlash: x.encodedSlash}
+	decided := x.permit.Decide(asked)
+	if x.hidden && decided.Allowed {
+		asked.Path = "" // which rules that deny a path take for theirs
+		if denied := x.permit.Decide(asked); denied.Rule != "" && !denied.Allowed {
+			return denied
+		}
+	}
+	return decided
 }
 
 // intend writes down what is about to happen. Nothing leaves without it.

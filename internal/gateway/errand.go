@@ -51,6 +51,7 @@ func (g *Gateway) Send(ctx context.Context, e Errand, r *http.Request) (*http.Re
 	path := sentPath(r.URL)
 	x := g.newExchange(g.errandCaller(ctx, e.Caller), e.Surface, r.Method, cmp.Or(e.Path, path))
 	x.permit, x.Service, x.Credential, x.encodedSlash = e.Permit, e.Service, e.Credential, e.EncodedSlash
+	x.hidden = e.Path != ""
 	resp, refusal := x.send(ctx, e.within(g.limits), r, path)
 	if refusal != nil {
 		x.finish(context.WithoutCancel(ctx))

@@ -76,11 +76,11 @@ func (s *Service) RotateOperator(ctx context.Context, by Principal, id string, l
 		if err := s.o.Store.CreateOperator(ctx, fresh); err != nil {
 			return err
 		}
-		ctx, cancel := ToTheEnd(ctx)
-		defer cancel()
 		// A rotation that did not work leaves the old key as it was, and no new one that is told to nobody.
 		if err := s.o.Store.RevokeOperator(ctx, old.ID, s.now()); err != nil {
-			return errors.Join(err, s.o.Store.RevokeOperator(ctx, fresh.ID, s.now()))
+			ending, cancel := ToTheEnd(ctx)
+			defer cancel()
+			return errors.Join(err, s.o.Store.RevokeOperator(ending, fresh.ID, s.now()))
 		}
 		s.connections.cut(isOperator(old.ID))
 		return nil

@@ -85,8 +85,12 @@ func Admit(r *http.Request) (gateway.Caller, *problem.Error) {
 	if c.Agent == "" {
 		return c, problem.New(problem.Unauthorized, "Do not retry: only the jail of an agent may use this.", "the request does not come from the jail of an agent")
 	}
-	if !sameOrigin(r) || c.Jail != "" && ofPage(r) { // who is in no jail has shown a token, which no page has
+	switch {
+	case !sameOrigin(r):
 		return c, problem.New(problem.Forbidden, "Call the gateway from a program, not from a web page.", "requests of web pages are refused")
+	case c.Jail != "" && ofPage(r): // who is in no jail has shown a token, which no page has
+		return c, problem.New(problem.Forbidden, "A program sets a User-Agent of its own, and neither a Referer of another host nor Upgrade-Insecure-Requests.",
+			"the request looks like one of a browser, for a web page")
 	}
 	return c, nil
 }

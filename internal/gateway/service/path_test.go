@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"testing"
@@ -148,6 +149,23 @@ func TestACredentialInThePathIsSeenByTheServiceAlone(t *testing.T) {
 		t.Errorf("%s %s", resp.Status, body)
 	}
 	w.kept()
+}
+
+// What stands for the placeholder could be any path, also one that is denied.
+func TestAPathThatIsDeniedClosesTheHostToACredentialInThePath(t *testing.T) {
+	w := newBotWorld(t, nil)
+	allowed := w.Permits["telegram"].Policy().Rules[0]
+	for host, refused := range map[string]bool{"api.example": true, "other.example": false} {
+		deny := allowed
+		deny.Name, deny.Action, deny.Address, deny.Methods = "never", policy.Deny, netip.Addr{}, nil
+		deny.Host, deny.Path = policy.MustParsePattern(host), policy.MustParsePath("/internal/**")
+		w.Permits["telegram"] = w.Allow(deny, allowed)
+		sent := len(w.seen.All())
+		resp, body := w.get("/svc/telegram/getMe")
+		if got := resp.Header.Get("Clawjail-Refusal") != ""; got != refused || refused == (len(w.seen.All()) > sent) || strings.Contains(body, bot) {
+			t.Errorf("%s: %s %s", host, resp.Status, body)
+		}
+	}
 }
 
 func TestARedirectOfAServiceWithItsCredentialInThePath(t *testing.T) {
