@@ -154,6 +154,7 @@ func (w *world) wander(t *testing.T, pages []hostile, open session.Request) Resu
 	obey := w.obedient(pages)
 	var id string
 	var once sync.Once
+	before := 0 // how often it had got out before this page
 	w.models.act = func(ctx context.Context, turn int, prompt string) string {
 		once.Do(func() {
 			if _, err := w.sessions.Drive(ctx, w.operator, id, browser.OpenTab{URL: w.site.url("shop.example.com", "/other"), NewTab: true}); err != nil {
@@ -164,9 +165,11 @@ func (w *world) wander(t *testing.T, pages []hostile, open session.Request) Resu
 				t.Errorf("the other tab shows %+v, %v", out, err)
 			}
 		})
-		before := len(w.outside())
 		act := obey(ctx, turn, prompt)
-		if len(open.Domains) == 0 && strings.Contains(act, `"wait"`) { // it gets out, after a while on a busy machine
+		switch {
+		case strings.Contains(act, "/h/"): // the next page
+			before = len(w.outside())
+		case len(open.Domains) == 0 && strings.Contains(act, `"wait"`): // it gets out, after a while on a busy machine
 			for end := time.Now().Add(5 * time.Second); len(w.outside()) == before && time.Now().Before(end); {
 				time.Sleep(10 * time.Millisecond)
 			}

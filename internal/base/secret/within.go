@@ -47,7 +47,8 @@ func Apart(r rune) bool { return r <= ' ' || strings.ContainsRune(`"'=,;()[]{}<>
 // known says whether a word begins as keys do. A key can stand in a URL, and behind a colon.
 func known(word string) bool {
 	for len(word) >= shortest {
-		if begins(word) || ofBot(word) {
+		// A long word is looked at from each of its beginnings, and from none of them to its end.
+		if head := word[:min(len(word), 512)]; begins(head) || ofBot(head) {
 			return true
 		}
 		// Keys have dots, and stand behind them in paths of fields; so each is a new beginning.
