@@ -53,7 +53,7 @@ func (p *program) templatesOf(c config.Config) (*template.Store, error) {
 		return nil, err
 	}
 	return template.New(template.Config{Dir: c.TemplatesDir, Cache: filepath.Join(c.DataDir, "cache", "debs"), Clock: p.now,
-		Trees: trees, Place: place,
+		Trees: trees, Place: place, Owner: c.DataDir,
 		Jails: func(ctx context.Context, name string) ([]string, error) { return jailsOf(ctx, c, name) }})
 }
 

@@ -265,10 +265,13 @@ func (b *build) publish(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("publish template %s: %w", b.options.Name, context.Cause(ctx))
 	}
+	final := filepath.Join(b.store.dir, b.options.Name)
+	if err := b.store.own(final); err != nil {
+		return fmt.Errorf("publish template %s: %w", b.options.Name, err)
+	}
 	if err := os.Remove(filepath.Join(b.dir, livenessName)); err != nil {
 		return fmt.Errorf("publish template %s: %w", b.options.Name, err)
 	}
-	final := filepath.Join(b.store.dir, b.options.Name)
 	if err := exchange(b.dir, final); err != nil {
 		return fmt.Errorf("publish template %s: %w", b.options.Name, err)
 	}

@@ -34,6 +34,9 @@ const (
 // holdersName is beside the tree of a template that was replaced: the names of the jails that may run from it.
 const holdersName = "jails"
 
+// ownerName is there too: the installation that replaced the template.
+const ownerName = "owner"
+
 // discardTime is how long the commands of a host may take that make a folder free to be removed.
 const discardTime = 2 * time.Minute
 
@@ -209,8 +212,8 @@ func isAlive(path string) (bool, error) {
 func (s *Store) retire(ctx context.Context, path string) (gone bool, err error) {
 	// A build lets go of its lock in the moment in which its folder gets the template's name.
 	if _, err := os.Lstat(filepath.Join(path, livenessName)); errors.Is(err, fs.ErrNotExist) {
-		if held, err := s.held(ctx, path); held || err != nil {
-			return false, err
+		if s.held(ctx, path) {
+			return false, nil
 		}
 	}
 	err = s.discard(path)
@@ -219,12 +222,15 @@ func (s *Store) retire(ctx context.Context, path string) (gone bool, err error) 
 
 // held says whether jails may run from a folder that had been a template: one of those is left that there were when this was first
 // asked. By then no new one was made of it. While nobody can tell, it is held.
-func (s *Store) held(ctx context.Context, path string) (bool, error) {
+func (s *Store) held(ctx context.Context, path string) bool {
+	if owner, err := os.ReadFile(filepath.Join(path, ownerName)); err == nil && string(owner) != s.owner {
+		return true
+	}
 	_, name, _ := strings.Cut(filepath.Base(path), "-")
 	name, _, _ = strings.Cut(name, "-")
 	now, err := s.jails(ctx, name)
 	if err != nil {
-		return true, nil
+		return true
 	}
 	file := filepath.Join(path, holdersName)
 	holders, err := os.ReadFile(file)
@@ -233,9 +239,18 @@ func (s *Store) held(ctx context.Context, path string) (bool, error) {
 		err = keyfile.Write(file, 0o600, holders, os.Rename)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return true, fmt.Errorf("note the jails of a template that was replaced: %w", err)
+		return true // as on a full disk; it is tried again
 	}
-	return slices.ContainsFunc(strings.Fields(string(holders)), func(jail string) bool { return slices.Contains(now, jail) }), nil
+	return slices.ContainsFunc(strings.Fields(string(holders)), func(jail string) bool { return slices.Contains(now, jail) })
+}
+
+// own notes beside a template, which is about to be replaced, who does that. There may be none.
+func (s *Store) own(dir string) error {
+	err := os.WriteFile(filepath.Join(dir, ownerName), []byte(s.owner), 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // discard removes a folder with a tree in it. It never removes through a mount: what is mounted below is unmounted

@@ -142,6 +142,9 @@ type Config struct {
 	// do. Remove refuses while there are some; the tree of a template that was replaced stays until those have ended that there
 	// were then, or nobody could tell.
 	Jails func(ctx context.Context, name string) ([]string, error)
+	// Owner tells the installation whose jails those are from others that share the folder. A template that an owner has replaced is
+	// left to it: the others do not know its jails.
+	Owner string
 	// Recipes are the templates that can be built from Debian packages, by name. Nil means Recipes().
 	Recipes map[string]Recipe
 	// Getenv reads the environment: the overrides of the Debian mirrors, proxies and certificates. Nil means os.Getenv.
@@ -159,6 +162,7 @@ type Store struct {
 	clock   func() time.Time
 	trees   TreeMaker
 	jails   func(ctx context.Context, name string) ([]string, error)
+	owner   string
 	recipes map[string]Recipe
 	getenv  func(string) string
 	// hostRoot is where the host's own apt configuration and os-release are read: "/", except in tests.
@@ -186,7 +190,7 @@ func New(c Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		dir: filepath.Clean(c.Dir), cache: c.Cache, clock: c.Clock, trees: c.Trees, jails: c.Jails,
+		dir: filepath.Clean(c.Dir), cache: c.Cache, clock: c.Clock, trees: c.Trees, jails: c.Jails, owner: c.Owner,
 		recipes: c.Recipes, getenv: c.Getenv, hostRoot: "/", arch: runtime.GOARCH, goos: runtime.GOOS, run: c.Run, place: c.Place, euid: os.Geteuid,
 	}
 	if s.cache == "" {

@@ -177,6 +177,28 @@ func TestWhatJailsRunFromStaysUntilTheyHaveEnded(t *testing.T) {
 	sweep("when they have ended", kept)
 }
 
+// Another installation that shares the folder does not know whose jails run from what was replaced.
+func TestWhatAnotherInstallationReplacedIsLeftToIt(t *testing.T) {
+	s := testStore(t, func(c *Config) { c.Owner = "/var/lib/clawjail" })
+	plant(t, s, "good", `{"version":1,"name":"good"}`)
+	if err := errors.Join(s.own(filepath.Join(s.dir, "good")), s.own(filepath.Join(s.dir, "new"))); err != nil {
+		t.Fatal(err)
+	}
+	const kept = ".building-good-aaaa"
+	if err := os.Rename(filepath.Join(s.dir, "good"), filepath.Join(s.dir, kept)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		owner string
+		want  []string
+	}{{"/srv/other", nil}, {"", nil}, {"/var/lib/clawjail", []string{kept}}} {
+		s.owner = c.owner
+		if removed, err := s.Sweep(t.Context()); err != nil || !slices.Equal(removed, c.want) {
+			t.Errorf("%q removed %v, %v", c.owner, removed, err)
+		}
+	}
+}
+
 func TestSweepRemovesWhatHasNoOwnerAndNothingElse(t *testing.T) {
 	s := testStore(t)
 	ctx := context.Background()

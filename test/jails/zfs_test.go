@@ -66,10 +66,11 @@ func TestTemplatesOnZFSAreBuiltVerifiedReplacedAndRemoved(t *testing.T) {
 	}
 	must("template", "build", "tiny", "--replace", "--from", "dir:"+root)
 	must("template", "verify", "tiny")
-	must("template", "ls") // which sweeps
+	must("template", "ls") // which sweeps, and leaves what the jail runs from
 	if err := c.Destroy(t.Context(), j.Name); err != nil {
 		t.Fatal(err)
 	}
+	must("template", "ls")
 	must("template", "rm", "tiny")
 	out, err := exec.Command(testenv.Tool(t, "zfs"), "list", "-H", "-r", "-t", "filesystem,snapshot", "-o", "name", dataset).Output()
 	if want := dataset + "\n" + dataset + "/jails\n" + dataset + "/templates\n"; err != nil || string(out) != want {
