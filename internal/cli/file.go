@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -50,7 +51,7 @@ func (p *program) keyFile(cmd *cobra.Command) {
 			return err
 		}
 		defer func() { err = errors.Join(err, out.Close()) }()
-		if err := p.giveToCaller(out.File); err != nil {
+		if err := p.giveToCaller(out.File, filepath.Dir(file)); err != nil {
 			return fmt.Errorf("make %s: %w", file, err)
 		}
 		cmd.SetOut(out)
@@ -67,11 +68,19 @@ func (p *program) keyFile(cmd *cobra.Command) {
 	}
 }
 
-// giveToCaller makes a file that root has made with sudo that of who has asked for it, as one of their shell would be.
-func (p *program) giveToCaller(f *os.File) error {
+// giveToCaller makes a file that root has made with sudo that of who has asked for it, in a folder of theirs: as one of their shell
+// would be. In folders of others it stays root's.
+func (p *program) giveToCaller(f *os.File, dir string) error {
 	uid, uidErr := strconv.Atoi(p.getenv("SUDO_UID"))
 	gid, gidErr := strconv.Atoi(p.getenv("SUDO_GID"))
 	if os.Geteuid() != 0 || uidErr != nil || gidErr != nil {
+		return nil
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || int(owner.Uid) != uid {
 		return nil
 	}
 	return f.Chown(uid, gid)

@@ -84,26 +84,36 @@ func TestAKeyGoesIntoAFileThatIsItsOwnersAloneAndIsNotReplaced(t *testing.T) {
 
 // With sudo, the file is that of the person, whose next command reads it.
 func TestAFileThatRootMakesWithSudoIsThePersons(t *testing.T) {
-	f, err := os.Create(filepath.Join(t.TempDir(), "key"))
-	if err != nil {
-		t.Fatal(err)
+	theirs, roots := t.TempDir(), t.TempDir()
+	root := os.Geteuid() == 0 // who is not root cannot give a file away, and need not
+	if root {
+		if err := os.Chown(theirs, 1234, 1235); err != nil {
+			t.Fatal(err)
+		}
 	}
-	defer f.Close() // only looked at
 	for _, test := range []struct {
-		set  map[string]string
-		want int
+		dir    string
+		set    map[string]string
+		theirs bool
 	}{
-		{nil, os.Geteuid()}, {map[string]string{"SUDO_UID": "1234"}, os.Geteuid()}, {map[string]string{"SUDO_UID": "1234", "SUDO_GID": "1235"}, 1234},
+		{theirs, nil, false}, {theirs, map[string]string{"SUDO_UID": "1234"}, false}, {theirs, map[string]string{"SUDO_UID": "1234", "SUDO_GID": "1235"}, root},
+		{roots, map[string]string{"SUDO_UID": "1234", "SUDO_GID": "1235"}, false}, {theirs, map[string]string{"SUDO_UID": "1236", "SUDO_GID": "1235"}, false},
 	} {
-		if os.Geteuid() != 0 {
-			test.want = os.Geteuid() // who is not root cannot give a file away, and need not
+		f, err := os.CreateTemp(test.dir, "key")
+		if err != nil {
+			t.Fatal(err)
 		}
 		p := &program{getenv: func(name string) string { return test.set[name] }}
-		if err := p.giveToCaller(f); err != nil {
+		if err := p.giveToCaller(f, test.dir); err != nil {
 			t.Errorf("%v: %v", test.set, err)
 		}
-		if info, err := f.Stat(); err != nil || int(info.Sys().(*syscall.Stat_t).Uid) != test.want {
+		want := os.Geteuid()
+		if test.theirs {
+			want = 1234
+		}
+		if info, err := f.Stat(); err != nil || int(info.Sys().(*syscall.Stat_t).Uid) != want {
 			t.Errorf("%v: it is that of %+v, %v", test.set, info.Sys(), err)
 		}
+		_ = f.Close() // it was only looked at
 	}
 }
