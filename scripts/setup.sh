@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what clawjail needs on Debian and Ubuntu; elsewhere it lists what is missing and ends with 1.
 #
-#   scripts/setup.sh build  what builds it: Go
+#   scripts/setup.sh build  what builds it: Go, and on Debian and Ubuntu git and certificates
 #   scripts/setup.sh run    what clawjail itself needs, and what builds it
 #   scripts/setup.sh test   that, and what its tests and benchmarks need
 #   scripts/setup.sh vm     that, and what guests in an emulator need
@@ -22,13 +22,15 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 
 # One line each: command or absolute path, Debian package, what it is for. A package with a ? is left out where the
 # distribution does not have it.
-run_needs='
+build_needs='
 git git                        says which version is built
+/etc/ssl/certs/ca-certificates.crt ca-certificates  trusts public servers
+'
+run_needs="$build_needs"'
 make make                      builds
 runc runc                      starts jails
 debootstrap debootstrap        builds templates
 /usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring  checks the packages of templates
-/etc/ssl/certs/ca-certificates.crt ca-certificates  trusts public servers
 nft nftables                   shows the firewall
 ip iproute2                    shows the network
 certutil libnss3-tools         lets browsers trust extra certificates
@@ -116,6 +118,7 @@ ensure_go() {
 	version=
 	go_ready && return 0
 	if [ "$distribution" = debian ] && ! command -v go >/dev/null 2>&1; then
+		update_lists golang-go
 		candidate=$(apt-cache policy golang-go 2>/dev/null | sed -n 's/^  Candidate: \([0-9]*:\)\{0,1\}\([0-9.]*\).*/\2/p')
 		if [ -n "$candidate" ] && at_least "$candidate" 1.21; then
 			apt_install golang-go
@@ -235,12 +238,17 @@ needs_update() {
 	return 1
 }
 
-install_missing() {
-	# shellcheck disable=SC2046 # package names have no spaces
-	set -- $(printf '%s\n' "$1" | awk '{print $2}' | sort -u)
+# update_lists reads the lists anew, where they do not do for the packages.
+update_lists() {
 	if needs_update "$@"; then
 		as_root apt-get update -q || die "apt-get update did not work" "is there a network?"
 	fi
+}
+
+install_missing() {
+	# shellcheck disable=SC2046 # package names have no spaces
+	set -- $(printf '%s\n' "$1" | awk '{print $2}' | sort -u)
+	update_lists "$@"
 	# shellcheck disable=SC2046
 	set -- $(without_optional "$@")
 	[ $# -eq 0 ] || apt_install "$@"
@@ -249,7 +257,10 @@ install_missing() {
 # --- main -------------------------------------------------------------------------------------------------------
 
 case ${1:-} in
-build) needs= ;;
+build) # elsewhere they may have other paths, and a build does without
+	needs=
+	[ "$distribution" = other ] || needs=$build_needs
+	;;
 run) needs=$run_needs ;;
 test) needs="$run_needs$test_needs" ;;
 vm) needs="$run_needs$test_needs$vm_needs" ;;

@@ -107,6 +107,41 @@ esac
 	}
 }
 
+// A new machine has no list of packages, no git and no certificates.
+func TestSetupFindsWhatBuildsOnANewMachine(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "apt-cache"), []byte("#!/bin/sh\n[ -z \"$listed\" ] || echo '  Candidate: 2:1.24~2'\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const fakes = `export listed
+has_candidate() { [ -n "$listed" ]; }
+find() { echo "the lists are of today"; }
+as_root() { echo "$*"; listed=yes; }
+apt_install() { echo "install $*"; ready=yes; }
+go_ready() { [ -n "$ready" ]; }
+command() { false; }
+is_there() { false; }
+ready=
+`
+	for do, want := range map[string]string{
+		"listed=; distribution=debian; ensure_go":                           "apt-get update -q\ninstall golang-go\n",
+		"listed=yes; distribution=debian; ensure_go":                        "install golang-go\n",
+		`distribution=debian; main build; missing "$needs" | cut -d' ' -f2`: "git\nca-certificates\n",
+		`distribution=other; main build; missing "$needs" | cut -d' ' -f2`:  "",
+	} {
+		cmd := exec.CommandContext(t.Context(), testenv.Tool(t, "sh"), "-euc", `part() { sed -n "$1" "$script"; }
+script=$1
+eval "$(part "/^[a-z]*_needs=/,/^'/p; /^at_least()/p; /^missing()/,/^}/p; /^ensure_go()/,/^}/p; /^needs_update()/,/^}/p; /^update_lists()/,/^}/p")"
+main() { eval "$(part '/^case .{1:-} in/,/^esac/p')"; }
+eval "$2"
+eval "$3"`, "sh", filepath.Join(testenv.Repository(t), "scripts", "setup.sh"), fakes, do)
+		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+		if out, err := cmd.CombinedOutput(); err != nil || string(out) != want {
+			t.Errorf("%s: %v\n%s, want %s", do, err, out, want)
+		}
+	}
+}
+
 // The quick check is the promise that every system still builds.
 func TestCheckLooksAtEverySystem(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(testenv.Repository(t), "scripts", "check.sh"))
