@@ -1,7 +1,7 @@
 #!/bin/sh
 # Writes the packages for Debian, Ubuntu and Fedora: out/packages/*.deb and *.rpm, for amd64 and arm64. The same commit and
-# version give the same bytes. Packages of other versions for the same architectures are removed from the folder: what is there
-# afterwards is what an installation by a pattern takes.
+# version give the same bytes. When those of an architecture are there, its packages of other versions are removed from the folder,
+# whoever wrote them: what is there afterwards is what an installation by a pattern takes.
 #
 #   packaging/packages.sh VERSION [FOLDER [ARCHITECTURE…]]
 set -eu
@@ -62,6 +62,9 @@ for arch; do
 	arm64) of_rpm=aarch64 ;;
 	*) of_rpm=$arch ;;
 	esac
-	rm -f "$out"/clawjail_*_"$arch".deb "$out"/clawjail-*."$of_rpm".rpm
+	new=$(ls "$work/$arch-packages")
 	mv "$work/$arch-packages"/* "$out/"
+	for package in "$out"/clawjail_*_"$arch".deb "$out"/clawjail-*."$of_rpm".rpm; do
+		printf '%s\n' "$new" | grep -qxF "${package##*/}" || rm -f "$package"
+	done
 done

@@ -44,16 +44,23 @@ esac
 	for _, name := range []string{"clawjail", "clawjail-spawn"} {
 		stand(t, filepath.Join(dir, "programs", name), "")
 	}
+	stand(t, filepath.Join(dir, "bin", "mv"), `[ -z "${FULL:-}" ] || exit 1
+PATH=${PATH#*:}
+exec mv "$@"
+`)
 	const other = "clawjail_1.0.0_arm64.deb"
 	if err := errors.Join(os.Mkdir(out, 0o755), os.WriteFile(filepath.Join(out, other), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
+	write := func(name, time string, more ...string) ([]byte, error) {
+		cmd := exec.CommandContext(t.Context(), "sh", "../packages.sh", name, out, "amd64")
+		cmd.Env = append(append(os.Environ(), "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"), "SOURCE_DATE_EPOCH="+time,
+			"NFPM="+filepath.Join(dir, "nfpm"), "CLAWJAIL_PROGRAMS="+filepath.Join(dir, "programs")), more...)
+		return cmd.CombinedOutput()
+	}
 	var versions []string
 	for _, commit := range []struct{ name, time string }{{"f5ffe710", "1700000000"}, {"0f5ffe71", "1700000001"}, {"0f5ffe71-dirty", "1700000001"}, {"v0.0.1", "1600000000"}} {
-		cmd := exec.CommandContext(t.Context(), "sh", "../packages.sh", commit.name, out, "amd64")
-		cmd.Env = append(os.Environ(), "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"), "SOURCE_DATE_EPOCH="+commit.time,
-			"NFPM="+filepath.Join(dir, "nfpm"), "CLAWJAIL_PROGRAMS="+filepath.Join(dir, "programs"))
-		if said, err := cmd.CombinedOutput(); err != nil {
+		if said, err := write(commit.name, commit.time); err != nil {
 			t.Fatalf("%s: %v\n%s", commit.name, err, said)
 		}
 		version, err := os.ReadFile(one(t, filepath.Join(out, "clawjail_*_amd64.deb")))
@@ -63,6 +70,11 @@ esac
 		one(t, filepath.Join(out, "*.rpm"))
 		versions = append(versions, strings.TrimSpace(string(version)))
 	}
+	if said, err := write("v0.0.2", "1600000000", "FULL=yes"); err == nil {
+		t.Errorf("packages that could not be put there: %s", said)
+	}
+	one(t, filepath.Join(out, "clawjail_0.0.1_amd64.deb")) // the last that are whole
+	one(t, filepath.Join(out, "*.rpm"))
 	one(t, filepath.Join(out, other)) // another architecture's stays
 	for i, version := range versions[1:] {
 		if err := exec.CommandContext(t.Context(), dpkg, "--compare-versions", versions[i], "lt", version).Run(); err != nil {
