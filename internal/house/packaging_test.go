@@ -178,6 +178,11 @@ func TestTheExampleOfANightlyBackupRunsNightAfterNight(t *testing.T) {
 	if !found || !ends {
 		t.Fatalf("there is no command in\n%s", text)
 	}
+	page, err := os.ReadFile(filepath.Join(testenv.Repository(t), "docs", "operations.md"))
+	changed := "\nExecStart=\nExecStart=/bin/sh -c '" + strings.Replace(command, "backup ", "backup --without-database ", 1) + "'\n"
+	if err != nil || !strings.Contains(string(page), changed) {
+		t.Errorf("docs/operations.md (%v) does not show for PostgreSQL:%s", err, changed)
+	}
 	dir := t.TempDir()
 	command = strings.NewReplacer("$$", "$", "%%", "%", "/var/backups/clawjail", dir).Replace(command) // as systemd hands it on
 	tools := filepath.Join(dir, "tools")
