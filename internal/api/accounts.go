@@ -27,8 +27,6 @@ type Credentials interface {
 }
 
 type (
-	ofTenantInput = op.OfTenant
-
 	domainBody struct {
 		Domain  string `path:"domain" maxLength:"253" doc:"registrable"`
 		RawBody []byte `contentType:"application/json"`

@@ -57,7 +57,11 @@ func (d *departure) settle(ctx context.Context, grace time.Duration) (loading bo
 	if d.phase == staying && ctx.Err() == nil && grace > 0 && !d.page.dialogWaits() {
 		// On a busy machine the page may have had no processor meanwhile. When it has answered twice, its timers of the
 		// grace have run: the first answer may come before them, and what is asked after it may not.
-		if d.page.reacts(ctx) && d.page.reacts(ctx) {
+		answers := 0
+		for answers < 2 && d.page.reacts(ctx) {
+			answers++
+		}
+		if answers == 2 {
 			loading = d.follow(ctx, soon)
 		}
 	}

@@ -375,7 +375,8 @@ func evaluatedIn(t *testing.T, b *Browser, id, address, expression string) strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	session, err := b.conn.Browser().Attach(ctx, made.TargetID)
+	tab := made.TargetID
+	session, err := b.conn.Browser().Attach(ctx, tab)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -391,7 +392,7 @@ func evaluatedIn(t *testing.T, b *Browser, id, address, expression string) strin
 	if err := cdp.Decode(out.Result.Value, &text); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := cdp.Do(ctx, b.conn.Browser(), target.CloseTarget, target.CloseTargetParams{TargetID: made.TargetID}); err != nil {
+	if _, err := cdp.Do(ctx, b.conn.Browser(), target.CloseTarget, target.CloseTargetParams{TargetID: tab}); err != nil {
 		t.Error(err)
 	}
 	return text

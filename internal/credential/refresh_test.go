@@ -2,7 +2,6 @@ package credential
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -200,7 +199,7 @@ func TestStorageOfAnotherDomainIsNotImported(t *testing.T) {
 	if set, err := w.Import(w.ctx, w.operator, Import{Domain: "example.org", Origins: origins}); err != nil || len(set.Storage) != 1 || set.Count != 0 {
 		t.Errorf("with its own account it is %+v, %v", set, err)
 	}
-	if rows := fmt.Sprintf("%s", w.rows(t, "cookies.import", 4)[2].Detail); !strings.Contains(rows, `"origin_count":1`) {
+	if rows := string(w.rows(t, "cookies.import", 4)[2].Detail); !strings.Contains(rows, `"origin_count":1`) {
 		t.Errorf("the record says %s", rows)
 	}
 }

@@ -91,18 +91,18 @@ type exchange struct {
 	// encodedSlash is [Errand]'s.
 	encodedSlash bool
 	// hidden says that a part of the path is a credential, which no rule sees.
-	hidden bool
-	meter        meter
-	private      netip.Addr     // where an operator leads the host, if somewhere
-	dialled      netip.AddrPort // the target that answered
-	record       Record         // nil until the intent is written
-	tunnel       *tunnel        // of a CONNECT request
-	reused       bool
-	once         bool // what allowed it was for one use, and is gone
-	taken        bool // it has been taken from the rate of its caller
-	status       int
-	failure      string // the code of what went wrong with a request that was allowed
-	err          error  // the private half of a refusal; for the log
+	hidden  bool
+	meter   meter
+	private netip.Addr     // where an operator leads the host, if somewhere
+	dialled netip.AddrPort // the target that answered
+	record  Record         // nil until the intent is written
+	tunnel  *tunnel        // of a CONNECT request
+	reused  bool
+	once    bool // what allowed it was for one use, and is gone
+	taken   bool // it has been taken from the rate of its caller
+	status  int
+	failure string // the code of what went wrong with a request that was allowed
+	err     error  // the private half of a refusal; for the log
 	// finished keeps the end from being told twice.
 	finished atomic.Bool
 }

@@ -238,7 +238,8 @@ func shown(t *testing.T, b *piped, id, address string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	session, err := root.Attach(ctx, made.TargetID)
+	tab := made.TargetID
+	session, err := root.Attach(ctx, tab)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,14 +248,14 @@ func shown(t *testing.T, b *piped, id, address string) string {
 	}
 	title := ""
 	testenv.Eventually(t, 20*time.Second, func() bool {
-		info, err := cdp.Do(ctx, root, target.GetTargetInfo, target.GetTargetInfoParams{TargetID: made.TargetID})
+		info, err := cdp.Do(ctx, root, target.GetTargetInfo, target.GetTargetInfoParams{TargetID: tab})
 		if err != nil {
 			t.Fatal(err)
 		}
 		title = info.TargetInfo.Title
 		return strings.HasPrefix(title, "sign") || strings.HasPrefix(title, "failed")
 	}, "the page says who is signed in")
-	if _, err := cdp.Do(ctx, root, target.CloseTarget, target.CloseTargetParams{TargetID: made.TargetID}); err != nil {
+	if _, err := cdp.Do(ctx, root, target.CloseTarget, target.CloseTargetParams{TargetID: tab}); err != nil {
 		t.Error(err)
 	}
 	return title

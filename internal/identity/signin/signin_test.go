@@ -488,7 +488,7 @@ func TestWhatIsHeldIsUsed(t *testing.T) {
 		w.out("another process ended it", cookie)
 
 		// A store that does not answer ends nothing, and is asked again.
-		cookie, in = w.signIn(w.adminKey)
+		_, in = w.signIn(w.adminKey)
 		open = w.hold(w.admin, in)
 		w.broken.hang.Store(true)
 		time.Sleep(10 * watchEvery)
