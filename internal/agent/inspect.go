@@ -151,7 +151,7 @@ func (s *Service) RotateToken(ctx context.Context, by identity.Principal, tenant
 	}
 	return s.o.Identity.ReplaceToken(ctx, by, a.Tenant, a.Name, life, overlap, func(key identity.Key) error {
 		if err := s.o.Keeper.SetToken(ctx, a.Tenant, a.Name, key.Reveal()); err != nil {
-			return problem.Wrap(err, problem.CodeOf(err), "rotate again; its old tokens stay valid until that works, or: clawjail agent revoke "+a.Name+" --tenant "+a.Tenant,
+			return problem.Wrap(err, problem.CodeOf(err), "rotate again; its old tokens stay valid until that works, or: clawjail agent revoke "+a.Name+identity.InTenant(a.Tenant),
 				"the jail of %s could not be given its new token", a.Name)
 		}
 		return nil

@@ -179,6 +179,16 @@ func wellMachine() health.Machine {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	dir := t.TempDir()
+	w := startWorld(t, dir)
+	t.Setenv("CLAWJAIL_CONFIG", settings(t, dir))
+	t.Setenv("CLAWJAIL_URL", w.url)
+	t.Setenv("CLAWJAIL_KEY", w.key)
+	return w
+}
+
+// startWorld starts a control plane for a test, with its data below a folder.
+func startWorld(t *testing.T, dir string) *world {
+	t.Helper()
 	w, end, err := start(filepath.Join(dir, "data"))
 	if err != nil {
 		t.Fatal(err)
@@ -188,9 +198,6 @@ func newWorld(t *testing.T) *world {
 			t.Error(err)
 		}
 	})
-	t.Setenv("CLAWJAIL_CONFIG", settings(t, dir))
-	t.Setenv("CLAWJAIL_URL", w.url)
-	t.Setenv("CLAWJAIL_KEY", w.key)
 	return w
 }
 

@@ -50,7 +50,7 @@ func (s *Service) CreateAgent(ctx context.Context, by Principal, tenant, name st
 		return nil
 	})
 	if errors.Is(err, store.ErrExists) {
-		return Key{}, Agent{}, problem.Wrap(err, problem.Conflict, "choose another name, or give that one a new token: clawjail agent token rotate "+name+inTenant(tenant), "there is an agent %s already", name)
+		return Key{}, Agent{}, problem.Wrap(err, problem.Conflict, "choose another name, or give that one a new token: clawjail agent token rotate "+name+InTenant(tenant), "there is an agent %s already", name)
 	}
 	if err != nil {
 		return Key{}, Agent{}, fmt.Errorf("create agent %s: %w", name, err)
@@ -58,8 +58,8 @@ func (s *Service) CreateAgent(ctx context.Context, by Principal, tenant, name st
 	return key, a, nil
 }
 
-// inTenant is the flag that names a tenant, where one has to be named.
-func inTenant(tenant string) string {
+// InTenant is the flag that names a tenant, where one has to be named.
+func InTenant(tenant string) string {
 	if tenant == store.DefaultTenant {
 		return ""
 	}

@@ -2,13 +2,13 @@ package strict
 
 import (
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 func TestNamesAreThoseThatAReaderHoldsAtOnce(t *testing.T) {
@@ -46,11 +46,7 @@ func TestNamesAreThoseThatAReaderHoldsAtOnce(t *testing.T) {
 	if jsontext.Value(deep).IsValid() {
 		t.Error("it is read")
 	}
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	_ = Names(deep)
-	runtime.ReadMemStats(&after)
-	if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 {
+	if n := testenv.Allocated(func() { _ = Names(deep) }); n > 1<<20 {
 		t.Errorf("%d bytes for what is nested too deep", n)
 	}
 }

@@ -1,6 +1,7 @@
 package texts
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -45,12 +46,17 @@ func (t *Tail) String() string {
 // Lines are the last lines that are not blank, at most so many of at most so many characters. They are safe to show,
 // since what would move a cursor or colour a terminal is replaced.
 func (t *Tail) Lines(most, width int) []string {
+	all := strings.FieldsFunc(strings.ToValidUTF8(t.String(), string(utf8.RuneError)), func(r rune) bool { return r == '\n' || r == '\r' })
 	var out []string
-	for line := range strings.FieldsFuncSeq(strings.ToValidUTF8(t.String(), string(utf8.RuneError)), func(r rune) bool { return r == '\n' || r == '\r' }) {
+	for _, line := range slices.Backward(all) {
+		if len(out) == most {
+			break
+		}
 		line = strings.TrimRight(Printable(strings.ReplaceAll(line, "\t", " "), utf8.RuneError), " ")
 		if line != "" {
 			out = append(out, Fit(line, width))
 		}
 	}
-	return out[max(0, len(out)-most):]
+	slices.Reverse(out)
+	return out
 }

@@ -6,43 +6,18 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
-
-// allocated is how many bytes f takes in memory, one after the other.
-func allocated(f func()) int64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return int64(after.TotalAlloc - before.TotalAlloc)
-}
 
 func newShare() *share {
 	gate := quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: mostHeld, Agent: mostHeldByAgent})
 	return &share{room: gate, of: quota.Holder{Tenant: "acme", Agent: "a"}}
-}
-
-// names are the members of an object, of about n bytes.
-func names(n int) string {
-	var out strings.Builder
-	for i := range n / 9 {
-		if i > 0 {
-			out.WriteByte(',')
-		}
-		out.WriteByte('"')
-		for shift := range 5 {
-			out.WriteByte('a' + byte(i>>(4*shift)&15))
-		}
-		out.WriteString(`":1`)
-	}
-	return out.String()
 }
 
 // writer takes an answer and keeps nothing of it.
@@ -76,13 +51,13 @@ func TestAnAnswerTakesNoMoreThanIsCounted(t *testing.T) {
 		"no text":            {"text/plain", strings.Repeat("\xff", size)},
 		"JSON":               {"application/json", `["` + strings.Repeat("x", size) + `"]`},
 		"no JSON":            {"application/json", strings.Repeat(`"`, size)},
-		"names":              {"application/json", "{" + names(size/8) + "}"},
+		"names":              {"application/json", "{" + testenv.Members(size/8) + "}"},
 	} {
 		resp := &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {c.kind}}}
 		e := &errand{url: &url.URL{Scheme: "http", Host: "api.example"}}
 		give := func(to io.Writer, body string) (took, counted int64, refusal *problem.Error) {
 			held := newShare()
-			took = allocated(func() { refusal = answer(writer{http.Header{}, to}, e, resp, readAll(t, held, body), held, never) })
+			took = testenv.Allocated(func() { refusal = answer(writer{http.Header{}, to}, e, resp, readAll(t, held, body), held, never) })
 			return took, held.n, refusal
 		}
 		took, counted, refusal := give(io.Discard, c.body)
@@ -106,7 +81,7 @@ func TestAnAnswerTakesNoMoreThanIsCounted(t *testing.T) {
 	// More names than there is room for are refused before they are read.
 	held := newShare()
 	resp := &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"application/json"}}}
-	if p := answer(writer{http.Header{}, io.Discard}, &errand{url: &url.URL{}}, resp, readAll(t, held, "{"+names(9<<20)+"}"), held, never); p == nil || p.Code != problem.RateLimited {
+	if p := answer(writer{http.Header{}, io.Discard}, &errand{url: &url.URL{}}, resp, readAll(t, held, "{"+testenv.Members(9<<20)+"}"), held, never); p == nil || p.Code != problem.RateLimited {
 		t.Errorf("many names: %v", p)
 	}
 }
@@ -137,16 +112,16 @@ func TestARequestTakesNoMoreThanIsCounted(t *testing.T) {
 		members, code string
 	}{
 		"a text":             {`"body":"` + strings.Repeat("x", size) + `"`, ""},
-		"names of a body":    {`"body":{` + names(size/8) + `}`, ""},
-		"many of a body":     {`"body":{` + names(8*size) + `}`, problem.RateLimited},
-		"headers":            {`"headers":{` + names(size/8) + `}`, problem.BadRequest},
+		"names of a body":    {`"body":{` + testenv.Members(size/8) + `}`, ""},
+		"many of a body":     {`"body":{` + testenv.Members(8*size) + `}`, problem.RateLimited},
+		"headers":            {`"headers":{` + testenv.Members(size/8) + `}`, problem.BadRequest},
 		"values of a header": {`"headers":{"A":[` + strings.Repeat(`"",`, size) + `""]}`, problem.BadRequest},
 	} {
 		held := newShare()
 		r := httptest.NewRequest(http.MethodPost, "/v1/execute", strings.NewReader(`{"url":"http://api.example",`+c.members+`}`))
 		r.Header.Set("Content-Type", "application/json")
 		var refusal *problem.Error
-		took := allocated(func() { _, refusal = read(r, held, never) })
+		took := testenv.Allocated(func() { _, refusal = read(r, held, never) })
 		if refusal == nil && c.code != "" || refusal != nil && refusal.Code != c.code {
 			t.Errorf("%s: %v", name, refusal)
 		}

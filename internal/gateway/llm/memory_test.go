@@ -14,38 +14,14 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
-
-// allocated is how many bytes f takes in memory, one after the other.
-func allocated(f func()) int64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return int64(after.TotalAlloc - before.TotalAlloc)
-}
-
-// manyNames are the members of an object, of about n bytes.
-func manyNames(n int) string {
-	var out strings.Builder
-	for i := range n / 9 {
-		if i > 0 {
-			out.WriteByte(',')
-		}
-		out.WriteByte('"')
-		for shift := range 5 {
-			out.WriteByte('a' + byte(i>>(4*shift)&15))
-		}
-		out.WriteString(`":1`)
-	}
-	return out.String()
-}
 
 const manyBytes = 2 << 20
 
 // TestABodyTakesNoMoreThanItsBytes: a body of many small values takes about as much memory as a text of its size, whatever comes of it.
 func TestABodyTakesNoMoreThanItsBytes(t *testing.T) {
-	ones, names := strings.Repeat("1,", manyBytes/2)+"1", manyNames(manyBytes)
+	ones, names := strings.Repeat("1,", manyBytes/2)+"1", testenv.Members(manyBytes)
 	nested := strings.Repeat(`{"a":`, 9000) + "1" + strings.Repeat("}", 9000)
 	for _, c := range []struct {
 		name, path, body string
@@ -58,7 +34,7 @@ func TestABodyTakesNoMoreThanItsBytes(t *testing.T) {
 		{"names of a chat", pathChat, `{"model":"gpt-5-mini","messages":[],"metadata":{` + names + `}}`, http.StatusRequestEntityTooLarge},
 		{"names of messages", "/v1/messages", `{"model":"gpt-5-mini","max_tokens":1,"messages":[],"metadata":{` + names + `}}`, http.StatusRequestEntityTooLarge},
 		{"names of options", "/api/chat", `{"model":"gpt-5-mini","messages":[],"options":{` + names + `}}`, http.StatusRequestEntityTooLarge},
-		{"names within names", pathChat, `{"model":"gpt-5-mini","messages":[],"metadata":` + strings.Repeat(`{`+manyNames(20<<10)+`,"z":`, 200) + "1" + strings.Repeat("}", 201), http.StatusRequestEntityTooLarge},
+		{"names within names", pathChat, `{"model":"gpt-5-mini","messages":[],"metadata":` + strings.Repeat(`{`+testenv.Members(20<<10)+`,"z":`, 200) + "1" + strings.Repeat("}", 201), http.StatusRequestEntityTooLarge},
 		{"objects", pathChat, `{"model":"gpt-5-mini","messages":[],"metadata":[` + strings.Repeat(`{"a":{"b":1}},`, manyBytes/14) + nested + `]}`, http.StatusOK},
 		{"numbers", "/v1/embeddings", `{"model":"gpt-5-mini","input":[` + ones + `]}`, http.StatusOK},
 		{"a stream's options", pathChat, `{"model":"gpt-5-mini","stream":true,"messages":[],"stream_options":{"x":[` + ones + `]}}`, http.StatusOK},
@@ -73,7 +49,7 @@ func TestABodyTakesNoMoreThanItsBytes(t *testing.T) {
 				got = httptest.NewRecorder()
 				r := httptest.NewRequest(http.MethodPost, c.path, bytes.NewReader([]byte(body)))
 				r = r.WithContext(gateway.WithCaller(r.Context(), w.caller))
-				return allocated(func() { w.ServeHTTP(got, r) }), got
+				return testenv.Allocated(func() { w.ServeHTTP(got, r) }), got
 			}
 			key := map[string]string{pathChat: "user", "/v1/messages": "system", "/api/chat": "format"}[c.path]
 			if key == "" {
@@ -103,7 +79,7 @@ func TestAnAnswerTakesNoMoreThanItsBytes(t *testing.T) {
 		return `data: {"type":"response.completed","response":{"id":"resp_1","output":[` + output + `]}}` + "\n\n"
 	}
 	plain := `{"type":"message","role":"assistant","content":"` + strings.Repeat("x", manyBytes) + `"}`
-	ones, names := strings.Repeat("1,", manyBytes/2)+"1", `{`+manyNames(manyBytes)+`}`
+	ones, names := strings.Repeat("1,", manyBytes/2)+"1", `{`+testenv.Members(manyBytes)+`}`
 	for name, c := range map[string]struct {
 		events          bool
 		control, answer string
@@ -120,7 +96,7 @@ func TestAnAnswerTakesNoMoreThanItsBytes(t *testing.T) {
 				turn := newRecall(Options{}).turn(quota.Holder{Tenant: "acme", Agent: "a"}, egress.Provider{})
 				turn.keeps = true
 				reader := &itemReader{turn: turn, events: c.events}
-				return allocated(func() {
+				return testenv.Allocated(func() {
 					_ = reader.pass([]byte(answer))
 					_ = reader.rest()
 					turn.close()
@@ -151,7 +127,7 @@ func TestWhatIsPutInIsCountedBeforeItIsThere(t *testing.T) {
 			got = httptest.NewRecorder()
 			r := httptest.NewRequest(http.MethodPost, pathResponses, strings.NewReader(body))
 			r = r.WithContext(gateway.WithCaller(r.Context(), w.caller))
-			return allocated(func() { w.ServeHTTP(got, r) }), got
+			return testenv.Allocated(func() { w.ServeHTTP(got, r) }), got
 		}
 		if err := w.held.Take(by, mostHeldByAgent-manyBytes); err != nil {
 			t.Fatal(err)
@@ -171,7 +147,7 @@ func TestWhatIsPutInIsCountedBeforeItIsThere(t *testing.T) {
 	// A reference to a response, as if it were an item, does not read the items of the response.
 	answered.answered([]byte(`{"id":"resp_many","output":[` + strings.Repeat("1,", mostItems-1) + `1]}`))
 	refs := strings.Repeat(`{"type":"item_reference","id":"resp_many"},`, 200)
-	took := allocated(func() { _, _ = answered.resolve([]byte(`{"model":"gpt-5-mini","input":[`+refs+`1]}`), nil) })
+	took := testenv.Allocated(func() { _, _ = answered.resolve([]byte(`{"model":"gpt-5-mini","input":[`+refs+`1]}`), nil) })
 	if took > 1<<20 {
 		t.Errorf("200 references to a response of many items take %d KiB", took>>10)
 	}

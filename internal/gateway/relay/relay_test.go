@@ -57,19 +57,25 @@ func chained(t *testing.T, inner, front net.Listener, gatewayKey, relayKey Key) 
 	return gateway
 }
 
-func TestBytesAndAddressArrive(t *testing.T) {
-	key := NewKey()
-	gateway, front := chain(t, key, key)
+// through makes a connection to the front, and takes it from the gateway. Both ends are closed with the test.
+func through(t *testing.T, gateway, front net.Listener) (c, got net.Conn) {
+	t.Helper()
 	c, err := net.Dial("tcp", front.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
-	got, err := gateway.Accept()
-	if err != nil {
+	t.Cleanup(func() { _ = c.Close() }) // a test may have closed it
+	if got, err = gateway.Accept(); err != nil {
 		t.Fatal(err)
 	}
-	defer got.Close()
+	t.Cleanup(func() { _ = got.Close() })
+	return c, got
+}
+
+func TestBytesAndAddressArrive(t *testing.T) {
+	key := NewKey()
+	gateway, front := chain(t, key, key)
+	c, got := through(t, gateway, front)
 	if got.RemoteAddr().String() != c.LocalAddr().String() {
 		t.Errorf("it came from %s, and is said to have come from %s", c.LocalAddr(), got.RemoteAddr())
 	}
@@ -181,16 +187,7 @@ func TestBothEndsOutliveAWantOfDescriptors(t *testing.T) {
 	inner.left.Store(2)
 	front.left.Store(2)
 	gateway := chained(t, inner, front, key, key)
-	c, err := net.Dial("tcp", front.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	got, err := gateway.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer got.Close()
+	c, got := through(t, gateway, front)
 	if inner.left.Load() >= 0 || front.left.Load() >= 0 || got.RemoteAddr().String() != c.LocalAddr().String() {
 		t.Errorf("it came from %s, with %d and %d errors left", got.RemoteAddr(), inner.left.Load(), front.left.Load())
 	}
@@ -204,15 +201,7 @@ func TestSilentRelayDoesNotKeepTheOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	c, err := net.Dial("tcp", front.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	got, err := gateway.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, got := through(t, gateway, front)
 	_ = got.Close()
 	// And Close does not wait for it.
 	began := make(chan struct{})
@@ -243,15 +232,7 @@ func TestSilentConnectionsTakeNoPlaceOfARelay(t *testing.T) {
 		defer c.Close()
 		silent = append(silent, c)
 	}
-	c, err := net.Dial("tcp", front.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	got, err := gateway.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, got := through(t, gateway, front)
 	_ = got.Close()
 	if err := silent[0].SetReadDeadline(time.Now().Add(patience / 2)); err != nil {
 		t.Fatal(err)
