@@ -124,7 +124,8 @@ func (b *bench) spawned(ctx context.Context, x *box) {
 			t.add(name+way, out.at.Sub(began))
 		}
 	})
-	b.result.Figures[name+"jail of its own"].AtMost(40)
+	b.result.Figures[name+"jail of its own"].AtMost(25)
+	b.result.Figures[name+"in the agent's jail"].AtMost(12)
 	b.result.Beside("plain process", name+"plain process", name+"jail of its own", name+"in the agent's jail", name+"command clawjail spawn")
 }
 

@@ -68,6 +68,8 @@ func (db *Tables) CreateToken(ctx context.Context, t store.Token) error {
 		t.ID, t.Agent, t.Hash, t.Hint, db.dialect.Stamp(t.CreatedAt), db.dialect.Stamp(t.ExpiresAt), db.dialect.Stamp(t.RevokedAt), db.dialect.Stamp(t.UsedAt))
 }
 
+const tokenByHash = `SELECT ` + tokenColumns + `, ` + agentColumns + ` FROM tokens JOIN agents ON agents.id = tokens.agent WHERE tokens.hash = $1`
+
 func (db *Tables) TokenByHash(ctx context.Context, hash []byte) (store.Token, store.Agent, error) {
 	type both struct {
 		token store.Token
@@ -76,7 +78,7 @@ func (db *Tables) TokenByHash(ctx context.Context, hash []byte) (store.Token, st
 	v, err := one(ctx, db, "read token", func(row Scanner) (b both, err error) {
 		err = row.Scan(append(tokenFields(&b.token), agentFields(&b.agent)...)...)
 		return b, err
-	}, `SELECT `+tokenColumns+`, `+agentColumns+` FROM tokens JOIN agents ON agents.id = tokens.agent WHERE tokens.hash = $1`, Bytes(hash))
+	}, tokenByHash, Bytes(hash))
 	return v.token, v.agent, err
 }
 

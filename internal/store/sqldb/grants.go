@@ -11,6 +11,8 @@ import (
 const grantColumns = `id, tenant, domains, egress_domains, access, origin, operator, issued_at, not_before, expires_at,
 	used_at, used_by, revoked_at, revoked_by`
 
+const readGrant = `SELECT ` + grantColumns + ` FROM grants WHERE id = $1`
+
 func (db *Tables) scanGrant(row Scanner) (g store.Grant, err error) {
 	err = row.Scan(&g.ID, &g.Tenant, db.dialect.ScanList(&g.Domains), db.dialect.ScanList(&g.EgressDomains), &g.Access, &g.Origin, &g.Operator,
 		moment{&g.IssuedAt}, moment{&g.NotBefore}, moment{&g.ExpiresAt}, moment{&g.UsedAt}, &g.UsedBy, moment{&g.RevokedAt}, &g.RevokedBy)
@@ -28,7 +30,7 @@ func (db *Tables) CreateGrant(ctx context.Context, g store.Grant) error {
 }
 
 func (db *Tables) Grant(ctx context.Context, id string) (store.Grant, error) {
-	return one(ctx, db, "read grant", db.scanGrant, `SELECT `+grantColumns+` FROM grants WHERE id = $1`, id)
+	return one(ctx, db, "read grant", db.scanGrant, readGrant, id)
 }
 
 func (db *Tables) ListGrants(ctx context.Context, tenant string) ([]store.Grant, error) {
@@ -46,7 +48,7 @@ func (db *Tables) UseGrant(ctx context.Context, id, tenant, session string, now 
 	}
 	used, err = db.decide(ctx, "use grant", func(row Scanner) (err error) { g, err = db.scanGrant(row); return err },
 		statement{useGrant, []any{id, tenant, session, db.dialect.Stamp(now)}},
-		statement{`SELECT ` + grantColumns + ` FROM grants WHERE id = $1`, []any{id}})
+		statement{readGrant, []any{id}})
 	if err != nil {
 		return store.Grant{}, false, err
 	}

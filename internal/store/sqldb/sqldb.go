@@ -18,7 +18,7 @@ import (
 // Dialect is what a database does in its own way.
 type Dialect struct {
 	// Read is where rows are read that nobody is about to change.
-	Read *sql.DB
+	Read Reader
 	// Listings is where records of the audit log are listed: those that take their time keep nobody else from reading.
 	Listings *sql.DB
 	// ByIntents follows the name of the audit log where only its intents are asked for.
@@ -41,6 +41,12 @@ type Querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
+// Reader is a pool of connections that read.
+type Reader interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
 // Tables are the parts of a store.Store that databases have in common.
 type Tables struct{ dialect Dialect }
 
@@ -55,8 +61,11 @@ func Closed(err error) bool {
 	return errors.Is(err, sql.ErrConnDone) || err.Error() == "sql: database is closed"
 }
 
-// Frequent are the queries that an opening session and every request to a model wait for: it is worth while to prepare them.
-func Frequent() []string { return []string{useGrant, chargeUsage} }
+// Frequent are the queries of one row that an opening session, and every request of an agent or to a model, wait for: it is worth
+// while to prepare them. Changes are run by Dialect.Change, and reads by Dialect.Read.
+func Frequent() (changes, reads []string) {
+	return []string{useGrant, chargeUsage}, []string{readGrant, tokenByHash}
+}
 
 // changeOne runs a statement that changes the row that was meant: ErrNotFound when there is none.
 func (db *Tables) changeOne(ctx context.Context, what, query string, args ...any) error {
@@ -136,7 +145,7 @@ func list[T any](ctx context.Context, db *Tables, what string, scan func(Scanner
 	return listFrom(ctx, db, db.dialect.Read, what, scan, query, args...)
 }
 
-func listFrom[T any](ctx context.Context, db *Tables, from *sql.DB, what string, scan func(Scanner) (T, error), query string, args ...any) ([]T, error) {
+func listFrom[T any](ctx context.Context, db *Tables, from Reader, what string, scan func(Scanner) (T, error), query string, args ...any) ([]T, error) {
 	rows, err := from.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, db.dialect.Failure(ctx, what, err)

@@ -47,10 +47,10 @@ type DB struct {
 	// walk is for readers that take their time: each has a connection of its own, so that they cannot keep the
 	// others from reading. listings of the audit log can take theirs, and share a few.
 	walk, listings *sql.DB
-	// Statements that an opening session and every request to a model wait for are prepared once, on the connection that writes.
-	insertAudit [3]*sql.Stmt // by auditGroups
-	growAudit   *sql.Stmt
-	frequent    map[string]*sql.Stmt // by query
+	// Frequent statements are prepared once for a connection: those that change on the one that writes, and others by query.
+	insertAudit    [3]*sql.Stmt // by auditGroups
+	growAudit      *sql.Stmt
+	changes, reads prepared
 }
 
 var _ store.Store = (*DB)(nil)
@@ -68,7 +68,7 @@ func Open(ctx context.Context, dir string) (_ *DB, err error) {
 	}
 	defer func() { err = errors.Join(err, release()) }()
 
-	db := &DB{path: path, frequent: map[string]*sql.Stmt{}}
+	db := &DB{path: path, changes: prepared{}, reads: prepared{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, db.Close())
@@ -86,10 +86,9 @@ func Open(ctx context.Context, dir string) (_ *DB, err error) {
 			return nil, failure(ctx, "open the database", err)
 		}
 	}
-	for _, query := range sqldb.Frequent() {
-		if db.frequent[query], err = db.write.PrepareContext(ctx, query); err != nil {
-			return nil, failure(ctx, "open the database", err)
-		}
+	changes, reads := sqldb.Frequent()
+	if err := db.changes.add(ctx, db.write, changes); err != nil {
+		return nil, err
 	}
 	if db.growAudit, err = db.write.PrepareContext(ctx, growAudit); err != nil {
 		return nil, failure(ctx, "open the database", err)
@@ -99,6 +98,9 @@ func Open(ctx context.Context, dir string) (_ *DB, err error) {
 	}
 	db.read.SetMaxOpenConns(readers)
 	db.read.SetMaxIdleConns(readers)
+	if err := db.reads.add(ctx, db.read, reads); err != nil {
+		return nil, err
+	}
 	if db.walk, err = pool(path, true); err != nil {
 		return nil, err
 	}
@@ -109,9 +111,9 @@ func Open(ctx context.Context, dir string) (_ *DB, err error) {
 	db.listings.SetMaxOpenConns(listers)
 	db.listings.SetMaxIdleConns(listers)
 	db.Tables = sqldb.New(sqldb.Dialect{
-		Read: db.read, Listings: db.listings, ByIntents: " INDEXED BY audit_intents",
+		Read: reader{db.read, db.reads}, Listings: db.listings, ByIntents: " INDEXED BY audit_intents",
 		Change: func(ctx context.Context, what string, f func(context.Context, sqldb.Querier) error) error {
-			return db.change(ctx, what, func(ctx context.Context, tx *sql.Tx) error { return f(ctx, querier{tx, db.frequent}) })
+			return db.change(ctx, what, func(ctx context.Context, tx *sql.Tx) error { return f(ctx, querier{tx, db.changes}) })
 		},
 		Failure: failure, Stamp: stamp, List: texts, ScanList: func(to *[]string) sql.Scanner { return listing{to} },
 	})
@@ -153,7 +155,7 @@ func pool(path string, readOnly bool) (*sql.DB, error) {
 // Close waits for the methods that are running.
 func (db *DB) Close() error {
 	var errs []error
-	for _, statement := range slices.AppendSeq(append(db.insertAudit[:], db.growAudit), maps.Values(db.frequent)) {
+	for _, statement := range slices.AppendSeq(slices.AppendSeq(append(db.insertAudit[:], db.growAudit), maps.Values(db.changes)), maps.Values(db.reads)) {
 		if statement != nil {
 			errs = append(errs, statement.Close())
 		}
@@ -210,12 +212,39 @@ func (db *DB) add(ctx context.Context, what, query string, args ...any) error {
 // querier is a transaction with the statements that are prepared.
 type querier struct {
 	*sql.Tx
-	frequent map[string]*sql.Stmt
+	prepared prepared
 }
 
 func (q querier) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	if statement := q.frequent[query]; statement != nil {
+	if statement := q.prepared[query]; statement != nil {
 		return q.StmtContext(ctx, statement).QueryRowContext(ctx, args...)
 	}
 	return q.Tx.QueryRowContext(ctx, query, args...)
+}
+
+// reader is the pool that reads with the statements that are prepared.
+type reader struct {
+	*sql.DB
+	prepared prepared
+}
+
+func (r reader) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	if statement := r.prepared[query]; statement != nil {
+		return statement.QueryRowContext(ctx, args...)
+	}
+	return r.DB.QueryRowContext(ctx, query, args...)
+}
+
+// prepared are statements by their query.
+type prepared map[string]*sql.Stmt
+
+func (p prepared) add(ctx context.Context, pool *sql.DB, queries []string) error {
+	for _, query := range queries {
+		statement, err := pool.PrepareContext(ctx, query)
+		if err != nil {
+			return failure(ctx, "open the database", err)
+		}
+		p[query] = statement
+	}
+	return nil
 }
