@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/clawjail/clawjail/internal/base/pace"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/doctor"
 	"github.com/clawjail/clawjail/internal/hostcmd"
@@ -78,7 +79,7 @@ func newDoctorCommand(p *program) *cobra.Command {
 
 // doctorOptions are for this machine. A configuration that cannot be read is one of the things that a doctor tells.
 func (p *program) doctorOptions(ctx context.Context) (doctor.Options, error) {
-	o := doctor.Options{ConfigPath: p.configFile(), Pace: doctor.Pace(ctx, p.now)}
+	o := doctor.Options{ConfigPath: p.configFile(), Pace: pace.Measure(ctx, p.now)}
 	load := config.Load
 	if os.Geteuid() == 0 {
 		load = config.LoadTrusted // as the host daemon reads it

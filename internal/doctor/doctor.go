@@ -11,7 +11,7 @@
 //     own below the configured ones, and are undone before Run returns, also after an error or when the context ends.
 //     Leftovers of a doctor that was killed are removed by the next one.
 //   - A check ends within [Bound], or [BrowserBound] where it starts a browser, one way or the other; on a slow machine these are
-//     longer, as [Pace] says.
+//     longer, as [pace.Measure] says.
 //   - Without root it says what it can, and what it left out.
 package doctor
 
@@ -26,6 +26,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/pace"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -74,7 +75,7 @@ type Report struct {
 	OK     bool     `json:"ok"`
 	Checks []Result `json:"checks"`
 	// Pace is that of the options.
-	Pace float64 `json:"pace,omitempty"`
+	Pace pace.Pace `json:"pace,omitempty"`
 }
 
 // Count is how many checks ended so.
@@ -103,8 +104,8 @@ type Options struct {
 	// Slow is told about a check that goes on after [Bound], and how long it may take. It may be called by several checks at
 	// once. Nil tells nobody.
 	Slow func(check string, bound time.Duration)
-	// Pace is how many times longer than on an ordinary machine things may take; see [Pace]. Less than 1 is 1.
-	Pace float64
+	// Pace is how slow this machine is; see [pace.Measure].
+	Pace pace.Pace
 	// Log receives what the parts say while they are tried. Default: nothing is logged.
 	Log *slog.Logger
 }
@@ -212,7 +213,7 @@ func run(ctx context.Context, e *exam, checks []check) Report {
 	}
 	all.Wait()
 
-	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), longer(undoBound, e.Pace))
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.Pace.Longer(undoBound))
 	defer cancel()
 	if err := e.Undo(undo); err != nil {
 		r := failed(fmt.Errorf("undo what was tried: %w", err))
@@ -229,7 +230,7 @@ func run(ctx context.Context, e *exam, checks []check) Report {
 func (e *exam) examine(ctx context.Context, c check) Result {
 	r := skipped("it needs root").hint("sudo clawjail doctor")
 	if !c.root || e.UID == 0 {
-		bound := longer(c.bound(), e.Pace)
+		bound := e.Pace.Longer(c.bound())
 		ctx, cancel := context.WithTimeout(ctx, bound)
 		defer cancel()
 		done := make(chan Result, 1)

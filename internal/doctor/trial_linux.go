@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/base/pace"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/linux"
@@ -65,7 +66,7 @@ type trial struct {
 	ctx context.Context // ends with undo
 	end context.CancelFunc
 	// pace is that of the options.
-	pace float64
+	pace pace.Pace
 
 	id        jail.Installation // after folders
 	data, run string
@@ -126,7 +127,7 @@ func newTrial(c config.Config, log *slog.Logger) *trial {
 		if err != nil {
 			return nil, err
 		}
-		ctx, cancel := context.WithTimeout(t.ctx, longer(openBound, t.pace))
+		ctx, cancel := context.WithTimeout(t.ctx, t.pace.Longer(openBound))
 		defer cancel()
 		return linux.OpenFirewall(ctx, linux.FirewallConfig{Installation: t.id, Pool: pool, Port: t.c.Gateway.Port, Log: t.log})
 	}
@@ -160,7 +161,7 @@ func (t *trial) openStorage(templates string) (*linux.Storage, error) {
 }
 
 func (t *trial) openNetwork(ctx context.Context, pool *jail.Pool) (*linux.Network, error) {
-	ctx, cancel := context.WithTimeout(ctx, longer(openBound, t.pace))
+	ctx, cancel := context.WithTimeout(ctx, t.pace.Longer(openBound))
 	defer cancel()
 	return linux.OpenNetwork(ctx, linux.NetworkConfig{Installation: t.id, Pool: pool, RunDir: t.run, Log: t.log})
 }

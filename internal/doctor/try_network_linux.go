@@ -147,7 +147,7 @@ func (t *trial) dial(ctx context.Context, s slot) error {
 	gateway := netip.AddrPortFrom(pool.Gateway(), t.c.Gateway.Port).String()
 	return inside(s.path, func() error {
 		// To one address, Go makes the socket in the calling goroutine, and so on this thread.
-		limit := longer(reachBound, t.pace)
+		limit := t.pace.Longer(reachBound)
 		d := net.Dialer{Timeout: limit}
 		conn, err := d.DialContext(ctx, "tcp4", gateway)
 		if err != nil {

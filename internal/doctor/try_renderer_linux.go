@@ -87,7 +87,7 @@ func (t *trial) watchBrowser(ctx context.Context, spec jail.Spec) (_ Facts, err 
 		// Its pipe may end before its last words have come. One that goes on says no more.
 		select {
 		case <-read:
-		case <-time.After(longer(lastWords, t.pace)):
+		case <-time.After(t.pace.Longer(lastWords)):
 		}
 		reason := words.Load().(string)
 		return Facts{"stderr": reason}, problem.Wrap(err, problem.JailFailed, sandboxHint(reason), "the browser did not answer")
@@ -175,7 +175,7 @@ func (t *trial) browserSpec(found template.Template) (jail.Spec, error) {
 		Kind: jail.KindBrowser, Lifetime: jail.LifetimeOwner, Template: found.Name,
 		Program: jail.Program{Argv: argv, Env: env, Wire: jail.WirePipe34},
 		Limits: jail.Limits{Memory: int64(l.Memory), MilliCPU: int(l.CPU * 1000), Tasks: l.Tasks, Disk: int64(l.Tmp),
-			SharedMemory: int64(l.SHM), Files: l.Files, WallClock: 2 * longer(BrowserBound, t.pace)},
+			SharedMemory: int64(l.SHM), Files: l.Files, WallClock: 2 * t.pace.Longer(BrowserBound)},
 	}, nil
 }
 

@@ -2,40 +2,11 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 )
-
-func TestTheMachinesPaceIsThatOfItsPrograms(t *testing.T) {
-	for name, test := range map[string]struct {
-		takes []time.Duration
-		err   error
-		want  float64
-	}{
-		"an ordinary machine":      {[]time.Duration{1, 2, 1, 3, 2}, nil, 1},
-		"one that was busy once":   {[]time.Duration{2, 900, 1, 800, 2}, nil, 1},
-		"one in an emulator":       {[]time.Duration{20, 24, 20, 900, 18}, nil, 5},
-		"one that hardly moves":    {[]time.Duration{3000, 3000, 3000, 3000, 3000}, nil, mostPace},
-		"one where nothing starts": {[]time.Duration{900, 900, 900, 900, 900}, errors.New("it does not start"), 1},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			n := 0
-			if got := measure(time.Now, func() error {
-				time.Sleep(test.takes[n] * time.Millisecond)
-				n++
-				return test.err
-			}); got != test.want {
-				t.Errorf("%s has the pace %v, want %v", name, got, test.want)
-			}
-		})
-	}
-	if got := Pace(t.Context(), time.Now); got < 1 || got > mostPace {
-		t.Errorf("this machine has the pace %v", got)
-	}
-}
 
 func TestLimitsOfTimeGrowWithTheMachine(t *testing.T) {
 	for _, name := range []string{"it", rendererCheck} {
