@@ -3,6 +3,7 @@ package controlplane
 import (
 	"context"
 
+	"github.com/clawjail/clawjail/internal/base/pace"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -21,10 +22,14 @@ func (p *plane) makeSessions(context.Context) (err error) {
 		Accounts:   session.Accounts{Grants: p.grants, Vault: p.vault, Leases: p.store, Node: p.node, Logins: p.Config.Logins, Ask: p.book.AskForAccount},
 		Recordings: p.own("sessions"),
 		Observe:    func(s session.Session, err error) { p.metrics.Opened(problem.CodeOf(err), s.Warm, s.Timing) },
+		Pace:       p.pace,
 		Log:        p.Log, Now: p.Now,
 	})
 	return err
 }
+
+// pace measures how slow this machine is now.
+func (p *plane) pace(ctx context.Context) pace.Pace { return pace.Measure(ctx, p.Now) }
 
 // proxy is the gateway as jails of this machine see it.
 func (p *plane) proxy() string { return "http://" + p.gatewayListener.Addr().String() }

@@ -251,7 +251,7 @@ func (b *fakeBrowser) Where(tab string) (name, document string) {
 func (b *fakeBrowser) Version() browser.Version {
 	return browser.Version{Product: "Fake/1", UserAgent: "Fake", Protocol: "1.3"}
 }
-func (b *fakeBrowser) Administered(context.Context) error { return b.step("administered") }
+func (b *fakeBrowser) Administered(ctx context.Context) error { return b.within(ctx, "administered") }
 func (b *fakeBrowser) Network(context.Context) error {
 	if err := b.step("network"); err != nil {
 		return err

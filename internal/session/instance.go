@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/pace"
 	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
@@ -15,8 +16,8 @@ import (
 )
 
 const (
-	// connectLimit bounds how long a browser may take to its first answer. A machine that starts twenty at once needs
-	// seconds.
+	// connectLimit bounds how long a browser may take to its first answer on an ordinary machine. One that starts twenty at once
+	// needs seconds; a slow machine has more time, pace.Most times as much at most.
 	connectLimit = 60 * time.Second
 	// exitLimit bounds how long it takes to learn how a browser ended.
 	exitLimit = 2 * time.Second
@@ -68,8 +69,9 @@ func (s *Service) create(ctx context.Context, b blueprint) (*instance, error) {
 
 // dial waits for the browser's first answer. On error the jail is still there, and its browser says why in the error.
 func (s *Service) dial(ctx context.Context, i *instance) error {
-	within, cancel := context.WithTimeoutCause(ctx, connectLimit,
-		problem.New(problem.Timeout, "try again when the machine has less to do", "the browser did not answer within %s", connectLimit))
+	within, cancel := pace.Within(ctx, connectLimit, s.Pace, func(limit time.Duration) error {
+		return problem.New(problem.Timeout, "try again when the machine has less to do", "the browser did not answer within %s", limit)
+	})
 	defer cancel()
 	b, err := s.Connect(within, i.jail.Stdio)
 	if err != nil {
@@ -83,6 +85,9 @@ func (s *Service) dial(ctx context.Context, i *instance) error {
 	// sandbox of its own do not deliver any.
 	if i.shape.build == config.BrowserFull && !s.Unsandboxed {
 		if err := b.Administered(within); err != nil {
+			if within.Err() != nil {
+				return context.Cause(within)
+			}
 			return err
 		}
 	}

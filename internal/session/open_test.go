@@ -8,10 +8,12 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/pace"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
@@ -110,16 +112,40 @@ func TestABrowserThatDoesNotObeyItsPoliciesOpensNoSession(t *testing.T) {
 }
 
 func TestBrowserThatDoesNotAnswerIsGivenUp(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		defer w.holding("connect")()
-		began := time.Now()
-		_, err := s.Open(t.Context(), admin, Request{})
-		wantCode(t, err, problem.Timeout)
-		if took := time.Since(began); took != connectLimit {
-			t.Errorf("it took %s", took)
+	for slow, want := range map[pace.Pace]time.Duration{1: connectLimit, 3: 3 * connectLimit, 900: 12 * connectLimit} {
+		inBubble(t, atPace(slow), func(t *testing.T, w *world, s *Service) {
+			defer w.holding("connect")()
+			began := time.Now()
+			_, err := s.Open(t.Context(), admin, Request{})
+			wantCode(t, err, problem.Timeout)
+			if took := time.Since(began); took != want {
+				t.Errorf("at the pace %v it took %s, want %s", slow, took, want)
+			}
+			if p, _ := problem.As(err); !strings.Contains(p.Message, want.String()) {
+				t.Errorf("it does not say how long it was waited: %q", p.Message)
+			}
+			w.nothingLeft(t)
+		})
+	}
+}
+
+// atPace has the machine be so slow.
+func atPace(p pace.Pace) func(*Options) {
+	return func(o *Options) { o.Pace = func(context.Context) pace.Pace { return p } }
+}
+
+func TestASlowMachinesBrowserIsWaitedFor(t *testing.T) {
+	for _, step := range []string{"connect", "administered"} {
+		for slow, want := range map[pace.Pace]string{1: problem.Timeout, 3: ""} {
+			inBubble(t, atPace(slow), func(t *testing.T, w *world, s *Service) {
+				release := sync.OnceFunc(w.holding(step))
+				defer release()
+				time.AfterFunc(2*connectLimit, release)
+				_, err := s.Open(t.Context(), admin, Request{Browser: "full"})
+				wantCode(t, err, want)
+			})
 		}
-		w.nothingLeft(t)
-	})
+	}
 }
 
 func TestLastWordsOfABrowserAreInTheError(t *testing.T) {

@@ -159,7 +159,7 @@ func (p *pool) await(ctx context.Context, key string) *instance {
 
 // fresh says whether a member may be given to somebody.
 func (p *pool) fresh(i *instance) bool {
-	return !i.gone() && p.service.Now().Sub(i.born) < p.service.WarmPool.MaxAge
+	return !i.gone() && p.service.Now().Sub(i.answered) < p.service.WarmPool.MaxAge
 }
 
 // run keeps the pool full until the service stops, and empties it then.
@@ -232,7 +232,7 @@ func (p *pool) oldest() time.Duration {
 	if len(p.ready) == 0 {
 		return 0
 	}
-	return max(time.Millisecond, p.service.WarmPool.MaxAge-p.service.Now().Sub(p.ready[0].born))
+	return max(time.Millisecond, p.service.WarmPool.MaxAge-p.service.Now().Sub(p.ready[0].answered))
 }
 
 // tend removes what should not be in the pool, and adds one member when one is missing. It reports whether there is

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/pace"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -52,6 +53,21 @@ func TestWarmBrowserIsGivenWithoutMakingOne(t *testing.T) {
 			t.Errorf("the pool is not filled again: %+v", st)
 		}
 	})
+}
+
+func TestASlowMachineHasWarmBrowsersToo(t *testing.T) {
+	for slow, want := range map[pace.Pace]bool{1: false, 3: true} {
+		inBubble(t, func(o *Options) { warm(1)(o); atPace(slow)(o) }, func(t *testing.T, w *world, s *Service) {
+			release := w.holding("connect")
+			mustOpen(t, s, Request{}) // of the pool, which makes another
+			time.Sleep(2 * connectLimit)
+			release()
+			synctest.Wait()
+			if first := s.Status().WarmReady == 1 && w.count("create") == 2; first != want {
+				t.Errorf("at the pace %v the browser that is made first is in the pool: %t", slow, first)
+			}
+		})
+	}
 }
 
 func TestAWarmBrowserIsATenants(t *testing.T) {

@@ -35,6 +35,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/pace"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/cdp/guard"
@@ -191,6 +192,10 @@ type Options struct {
 	// once. May be nil.
 	Observe func(s Session, err error)
 
+	// Pace says how slow this machine is now. It is asked when a browser has not answered in the time that an ordinary
+	// machine needs. May be nil: then it is an ordinary one.
+	Pace func(context.Context) pace.Pace
+
 	Log *slog.Logger
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
@@ -220,6 +225,9 @@ func (o *Options) complete() error {
 	}
 	if o.Template == "" {
 		o.Template = DefaultTemplate
+	}
+	if o.Pace == nil {
+		o.Pace = func(context.Context) pace.Pace { return 1 }
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
