@@ -22,6 +22,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/pace"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -50,8 +51,10 @@ type Options struct {
 	// Up is called once, when all are ready.
 	Up func()
 
-	// ReadyWithin is how long a start may take. Default 60 s.
+	// ReadyWithin is how long a start may take on an ordinary machine. Default 60 s.
 	ReadyWithin time.Duration
+	// Pace says how slow this machine is now: a start may take as much longer. Default: it is an ordinary one.
+	Pace func(context.Context) pace.Pace
 	// FirstPause is before the first restart; every further one waits twice as long, up to LongestPause.
 	// Default 250 ms and 15 s.
 	FirstPause, LongestPause time.Duration
@@ -70,6 +73,9 @@ func (o *Options) defaults() {
 	}
 	if o.Up == nil {
 		o.Up = func() {}
+	}
+	if o.Pace == nil {
+		o.Pace = func(context.Context) pace.Pace { return 1 }
 	}
 	o.ReadyWithin = cmp.Or(o.ReadyWithin, time.Minute)
 	o.FirstPause = cmp.Or(o.FirstPause, 250*time.Millisecond)
@@ -185,7 +191,7 @@ func (k *keeper) once(ctx context.Context) error {
 		out.flush()
 		ended <- err
 	}()
-	starting, cancel := context.WithTimeout(ctx, k.ReadyWithin)
+	starting, cancel := pace.Within(ctx, k.ReadyWithin, k.Pace, func(time.Duration) error { return context.DeadlineExceeded })
 	defer cancel()
 	ready := make(chan error, 1)
 	go func() { ready <- k.child.Ready(starting, cmd.Process.Pid) }()

@@ -20,6 +20,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/clawjail/clawjail/internal/base/pace"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
@@ -308,6 +309,20 @@ func TestAStartThatTakesTooLongIsAFailure(t *testing.T) {
 		FirstPause: time.Millisecond, Failures: 2})
 	if err == nil || !strings.Contains(err.Error(), "not ready") {
 		t.Errorf("the error is %v", err)
+	}
+}
+
+// TestAStartThatTakesTooLongIsAFailure is the same on an ordinary machine.
+func TestASlowMachinesChildHasMoreTime(t *testing.T) {
+	j := newJournal(t)
+	c := j.child("slow", "")
+	late := make(chan struct{}) // closed when an ordinary machine's time is up
+	c.Ready = func(ctx context.Context, _ int) error { <-late; return ctx.Err() }
+	stop, up := start(t, Options{Children: []Child{c}, Output: &output{}, ReadyWithin: 500 * time.Millisecond, Failures: 1,
+		Pace: func(context.Context) pace.Pace { close(late); return pace.Most }})
+	await(t, up)
+	if err := stop(); err != nil {
+		t.Error(err)
 	}
 }
 

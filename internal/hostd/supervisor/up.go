@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/pace"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -98,6 +99,7 @@ func Up(ctx context.Context, o UpOptions) error {
 	}
 	err = Run(ctx, Options{
 		Children: children, Output: o.Stderr, Log: o.Log,
+		Pace: func(ctx context.Context) pace.Pace { return pace.Measure(ctx, time.Now) },
 		Up: func() {
 			fmt.Fprint(o.Stdout, welcome(o.Config, o.console(ctx), nextStep(ctx, client)))
 			if o.Notify != nil {
