@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/base/pace"
 	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/config"
@@ -31,6 +32,13 @@ import (
 	"github.com/clawjail/clawjail/internal/instance/freeport"
 	"github.com/clawjail/clawjail/internal/inventory"
 	"github.com/clawjail/clawjail/internal/jail"
+)
+
+const (
+	// startLimit bounds a start on an ordinary machine, and stopLimit an end there.
+	startLimit, stopLimit = 30 * time.Second, 60 * time.Second
+	// killedLimit bounds there how long a process that was killed holds what it had.
+	killedLimit = 10 * time.Second
 )
 
 // Options say what to run.
@@ -48,6 +56,8 @@ type Options struct {
 	Port uint16
 	// Settings is YAML that is appended to the configuration.
 	Settings string
+	// Pace is how slow this machine is: limits of time grow with it. See [pace.Measure].
+	Pace pace.Pace
 	// Output gets all that the processes print. May be nil.
 	Output io.Writer
 }
@@ -133,24 +143,39 @@ func (i *Instance) Start(ctx context.Context) error {
 		_ = cmd.Wait() // how it ended is in its log
 		close(end)
 	}()
-	limit := time.Now().Add(30 * time.Second)
-	for {
-		if c, err := i.Client(); err == nil {
-			info, err := c.Info(ctx)
-			c.CloseIdle()
-			if err == nil && info.Host != nil {
-				return nil
-			}
+	if err := i.await(ctx, end, i.answers); err != nil {
+		return errors.Join(err, i.Kill())
+	}
+	return nil
+}
+
+// answers says whether both halves do.
+func (i *Instance) answers(ctx context.Context) bool {
+	c, err := i.Client()
+	if err != nil {
+		return false
+	}
+	defer c.CloseIdle()
+	info, err := c.Info(ctx)
+	return err == nil && info.Host != nil
+}
+
+// await waits until the instance is ready, for as long as this machine may take, unless it ends.
+func (i *Instance) await(ctx context.Context, end <-chan struct{}, ready func(context.Context) bool) error {
+	limit := i.Pace.Longer(startLimit)
+	for late := time.Now().Add(limit); ; {
+		if ready(ctx) {
+			return nil
 		}
 		select {
 		case <-end:
 			return fmt.Errorf("clawjail ended at once:\n%s", i.Log())
 		case <-ctx.Done():
-			return errors.Join(ctx.Err(), i.Kill())
+			return ctx.Err()
 		case <-time.After(10 * time.Millisecond):
 		}
-		if time.Now().After(limit) {
-			return errors.Join(fmt.Errorf("clawjail is not ready after 30 s:\n%s", i.Log()), i.Kill())
+		if time.Now().After(late) {
+			return fmt.Errorf("clawjail is not ready after %s:\n%s", limit, i.Log())
 		}
 	}
 }
@@ -198,7 +223,7 @@ func (i *Instance) Stop(ctx context.Context) error {
 	select {
 	case <-end:
 		return nil
-	case <-time.After(60 * time.Second):
+	case <-time.After(i.Pace.Longer(stopLimit)):
 	case <-ctx.Done():
 	}
 	return errors.Join(fmt.Errorf("clawjail did not stop:\n%s", i.Log()), cmd.Process.Kill())
@@ -258,14 +283,14 @@ func (i *Instance) Kill() error {
 	}
 	<-end
 	for _, pid := range pids {
-		errs = append(errs, awaitEnd(pid))
+		errs = append(errs, awaitEnd(pid, i.Pace.Longer(killedLimit)))
 	}
 	return errors.Join(errs...)
 }
 
 // awaitEnd waits until a process that was killed holds nothing any more: no port, and no lock.
-func awaitEnd(pid int) error {
-	for limit := time.Now().Add(10 * time.Second); time.Now().Before(limit); time.Sleep(time.Millisecond) { // the kernel tells nobody but its parent
+func awaitEnd(pid int, limit time.Duration) error {
+	for late := time.Now().Add(limit); time.Now().Before(late); time.Sleep(time.Millisecond) { // the kernel tells nobody but its parent
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil {
 			return nil

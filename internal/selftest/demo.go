@@ -98,7 +98,7 @@ func tour(ctx context.Context, c *client.Client, address, file string, say func(
 	if _, err := c.Navigate(ctx, s.ID, browser.Navigate{URL: address, TimeoutMS: pageLimitMS}); err != nil {
 		return err
 	}
-	picture, err := c.Picture(ctx, s.ID, browser.Screenshot{})
+	picture, err := c.Picture(ctx, s.ID, browser.Screenshot{TimeoutMS: pageLimitMS})
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/base/pace"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/config"
@@ -39,13 +40,19 @@ type Options struct {
 	Config config.Config
 	// Verify checks the template browser against its manifest.
 	Verify func(context.Context) error
+	// Pace is how slow this machine is: limits of time grow with it. See [pace.Measure].
+	Pace pace.Pace
 	// Say is told what is being done, one sentence at a time. May be nil.
 	Say func(string)
 	Now func() time.Time
 }
 
-// pageLimitMS is how long a page may take: a machine that is slow passes too.
-const pageLimitMS = 120_000
+const (
+	// pageLimitMS is how long a page and a picture of it may take: a machine that is slow passes too.
+	pageLimitMS = 120_000
+	// finishLimit bounds taking the instance away on an ordinary machine.
+	finishLimit = 2 * time.Minute
+)
 
 // MaxCycles bounds a run.
 const MaxCycles = 100_000
@@ -115,12 +122,12 @@ func (r *run) inInstance(ctx context.Context, use func(*instance.Instance) error
 		return err
 	}
 	inst, err := instance.New(instance.Options{Binary: r.Binary, Parent: filepath.Join(r.Config.DataDir, "selftest"),
-		Templates: r.Config.TemplatesDir, UIDBase: 1_879_400_000, Settings: settings})
+		Templates: r.Config.TemplatesDir, UIDBase: 1_879_400_000, Settings: settings, Pace: r.Pace})
 	if err != nil {
 		return err
 	}
 	defer func() {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.Pace.Longer(finishLimit))
 		defer cancel()
 		err = errors.Join(err, r.finish(end, inst))
 	}()
@@ -225,7 +232,7 @@ func (r *run) cycle(ctx context.Context, c *client.Client, build string, counted
 	if page.Title != website.Title || r.site.Visits() == visits {
 		return fmt.Errorf("the page has the title %q and its server saw %d visits", page.Title, r.site.Visits()-visits)
 	}
-	picture, err := c.Picture(ctx, s.ID, browser.Screenshot{})
+	picture, err := c.Picture(ctx, s.ID, browser.Screenshot{TimeoutMS: pageLimitMS})
 	if err != nil {
 		return fmt.Errorf("screenshot: %w", err)
 	}
