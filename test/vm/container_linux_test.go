@@ -34,9 +34,7 @@ func TestContainer(t *testing.T) {
 	m := newMachine(t, g, payload(t, g), templates(t, g))
 	published = testenv.FreePort(t)
 	m.more = []string{"-netdev", fmt.Sprintf("user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:%d-:18780", published), "-device", "virtio-net-pci,netdev=net"}
-	m.boot()
-	m.do(checks)
-	m.off()
+	m.do(checks, "", inside+"clawjail status")
 }
 
 // checkout is where the guest has those files of the repository that describe the container.

@@ -22,12 +22,16 @@ func ordinary(t *testing.T, g guest, checks []check) {
 	checks = chosen(t, checks)
 	g = made(t, g)
 	m := newMachine(t, g, payload(t, g), templates(t, g))
-	m.boot()
-	m.do(checks)
-	m.off()
+	m.do(checks, anew, usable)
 }
 
-var upgrade = check{name: "keeps agents over an upgrade", do: upgrades}
+// anew has both halves start again, which ends sessions and gives AppArmor its profiles.
+const anew = "systemctl reset-failed clawjail-hostd clawjail; systemctl restart clawjail-hostd clawjail"
+
+// usable waits for both halves, and takes agents away but the one that counts.
+const usable = whole + ` && clawjail agent ls | awk 'NR > 1 && $1 != "counter" { print $1 }' | xargs -r clawjail agent remove --yes`
+
+var upgrade = check{name: "keeps agents over an upgrade", do: upgrades, undo: "dpkg --configure -a"}
 
 // first are the checks that all others need. A package that another revision has built is upgraded at once: the rest is about
 // these files.
@@ -48,10 +52,10 @@ func last() []check {
 func uses() []check {
 	out := append(first(), []check{
 		{name: "satisfies its doctor", do: satisfiesDoctor},
-		{name: "confines jails with AppArmor", do: confinesWithAppArmor},
+		{name: "confines jails with AppArmor", do: confinesWithAppArmor, undo: confinesAgain},
 		{name: "exposes little of its control plane", do: exposesLittle},
-		{name: "keeps agents over ends and restarts of the host daemon", do: keepsAgents},
-		{name: "brings up a file of agents with nothing configured", do: bringsUpAFile},
+		{name: "keeps agents over ends and restarts of the host daemon", do: keepsAgents, undo: "rm -rf /run/fill /run/more /run/systemd/system/clawjail-hostd.service.d; systemctl daemon-reload"},
+		{name: "brings up a file of agents with nothing configured", do: bringsUpAFile, undo: "rm -rf /srv/bots"},
 		{name: "shows a page", do: showsAPage},
 		{name: "ends what is over the limits of an agent", do: limitsAgents},
 		{name: "ends what is over the limits of a browser", do: limitsBrowsers},

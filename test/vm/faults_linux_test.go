@@ -7,9 +7,11 @@ import (
 	"time"
 )
 
+// blocked keeps modules of the kernel from being loaded.
+const blocked = "/etc/modprobe.d/test.conf"
+
 // missesKernel starts the guest with a kernel that lacks what jails are made with: first several things, then one after the other.
 func missesKernel(m *machine) {
-	const blocked = "/etc/modprobe.d/test.conf"
 	counts(m) // the agent is there
 	m.put(blocked, "install overlay /bin/false\ninstall loop /bin/false\ninstall nf_tables /bin/false\ninstall veth /bin/false\n", 0o644)
 	m.words = "cgroup_disable=memory"

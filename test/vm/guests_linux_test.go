@@ -35,15 +35,15 @@ func TestDebian12Faults(t *testing.T) {
 	checks, end := first(), last()
 	end[len(end)-1].needed = true // before the package is only unpacked
 	for _, f := range firewalls {
-		checks = append(checks, check{name: "lives beside " + f.name, do: livesBeside(f)})
+		checks = append(checks, check{name: "lives beside " + f.name, do: livesBeside(f), undo: f.off + "; apt-get purge -q -y --autoremove " + f.install})
 	}
 	ordinary(t, guest{suite: "bookworm", kernel: "bookworm", arch: "amd64"}, slices.Concat(checks, []check{
 		selfTest(3),
-		{name: "has its templates without a network", do: importsATemplate},
-		{name: "brings up a file of agents as containers", do: bringsUpContainers},
-		{name: "refuses to start without a unit", do: missesUnit},
-		{name: "says that the disk is full", do: missesRoom},
-		{name: "refuses to start without what jails are made with", do: missesKernel},
+		{name: "has its templates without a network", do: importsATemplate, undo: importsAgain},
+		{name: "brings up a file of agents as containers", do: bringsUpContainers, undo: "rm -rf /srv/bots; docker network rm sand_bed; apt-get purge -q -y --autoremove docker.io"},
+		{name: "refuses to start without a unit", do: missesUnit, undo: "systemctl unmask clawjail-hostd"},
+		{name: "says that the disk is full", do: missesRoom, undo: "rm -rf /fill"},
+		{name: "refuses to start without what jails are made with", do: missesKernel, undo: "rm -f " + blocked},
 		{name: "loses nothing when the power is cut", do: losesNothing},
 	}, end, []check{{name: "refuses to start half installed", do: missesConfiguration}}))
 }

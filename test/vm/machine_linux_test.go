@@ -53,7 +53,7 @@ type machine struct {
 // newMachine makes a machine that is off. It is taken away with the test.
 func newMachine(t *testing.T, g guest, disks ...string) *machine {
 	t.Helper()
-	m := &machine{t: t, guest: g, dir: t.TempDir(), disks: disks}
+	m := &machine{t: t, guest: g, dir: t.TempDir(), disks: disks, about: g.suite + ", " + g.arch}
 	if err := run("qemu-img", "create", "-q", "-f", "qcow2", "-b", filepath.Join(g.dir, "root.img"), "-F", "raw", m.root(), "12G"); err != nil {
 		t.Fatal(err)
 	}

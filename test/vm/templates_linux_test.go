@@ -4,6 +4,10 @@ package vm
 
 import "strings"
 
+// importsAgain undoes what importsATemplate makes.
+const importsAgain = `cd /var/lib/clawjail/templates && { test ! -e .browser || mv .browser browser; }
+rm -f /root/clawbot.tar; clawjail agent remove --yes imported; clawjail template rm other`
+
 // importsATemplate has a machine without a network say what to do about a template that it cannot build, and does that.
 func importsATemplate(m *machine) {
 	m.sh("mv /var/lib/clawjail/templates/browser /var/lib/clawjail/templates/.browser")
