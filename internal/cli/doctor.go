@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/base/pace"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/doctor"
 	"github.com/clawjail/clawjail/internal/hostcmd"
@@ -79,7 +78,7 @@ func newDoctorCommand(p *program) *cobra.Command {
 
 // doctorOptions are for this machine. A configuration that cannot be read is one of the things that a doctor tells.
 func (p *program) doctorOptions(ctx context.Context) (doctor.Options, error) {
-	o := doctor.Options{ConfigPath: p.configFile(), Pace: pace.Measure(ctx, p.now)}
+	o := doctor.Options{ConfigPath: p.configFile(), Pace: p.pace(ctx)}
 	load := config.Load
 	if os.Geteuid() == 0 {
 		load = config.LoadTrusted // as the host daemon reads it

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/base/pace"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/selftest"
 	"github.com/clawjail/clawjail/internal/template"
@@ -100,7 +99,7 @@ func (p *program) selftestOptions(cmd *cobra.Command) (selftest.Options, error) 
 		return selftest.Options{}, err
 	}
 	return selftest.Options{
-		Binary: binary, Config: c, Now: p.now, Pace: pace.Measure(cmd.Context(), p.now),
+		Binary: binary, Config: c, Now: p.now, Pace: p.pace(cmd.Context()),
 		Verify: func(ctx context.Context) error {
 			_, err := store.Verify(ctx, "browser", template.VerifyOptions{})
 			return err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/clawjail/clawjail/internal/base/pace"
 	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/health"
@@ -23,7 +24,7 @@ import (
 
 const (
 	// statusLimit bounds the question to the control plane, and localLimit what is looked at after it: both together end within
-	// some two seconds.
+	// some two seconds on an ordinary machine.
 	statusLimit, localLimit = 1200 * time.Millisecond, 800 * time.Millisecond
 	// statusWidth and statusAttention bound what is on the screen.
 	statusWidth, statusAttention, quotasListed = 100, 6, 3
@@ -34,7 +35,7 @@ func newStatusCommand(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the state of everything on one screen",
-		Long: "Says what runs, how much of it there is, and what waits for a person, worst first. It changes nothing and ends within two seconds. Where the " +
+		Long: "Says what runs, how much of it there is, and what waits for a person, worst first. It changes nothing and ends within two seconds, or as much later as the machine is slower than usual. Where the " +
 			"control plane does not answer it says what of clawjail runs on this machine.\n\n" +
 			"It ends with 0 while clawjail works, also when something waits for you, such as a request for access, and with 1 when something has failed " +
 			"or does not run.",
@@ -74,10 +75,8 @@ func (p *program) status(ctx context.Context) (health.Status, error) {
 	api, err := p.client()
 	if err == nil {
 		defer api.CloseIdle()
-		asking, cancel := context.WithTimeout(ctx, statusLimit)
-		defer cancel()
 		var s health.Status
-		if s, err = api.Status(asking); err == nil {
+		if s, err = soon(ctx, statusLimit, p.pace, api.Status); err == nil {
 			return s, nil
 		}
 	}
@@ -90,9 +89,25 @@ func (p *program) status(ctx context.Context) (health.Status, error) {
 	default:
 		return health.Status{}, err // somebody answered
 	}
-	ctx, cancel := context.WithTimeout(ctx, localLimit)
+	return soon(ctx, localLimit, p.pace, func(ctx context.Context) (health.Status, error) {
+		return health.Local(ctx, p.localOptions(c, at.String(), because)), nil
+	})
+}
+
+// pace measures how slow this machine is now.
+func (p *program) pace(ctx context.Context) pace.Pace { return pace.Measure(ctx, p.now) }
+
+// soon asks within a limit of time of an ordinary machine. The code is timeout when there is no answer.
+func soon(ctx context.Context, limit time.Duration, measure func(context.Context) pace.Pace, ask func(context.Context) (health.Status, error)) (health.Status, error) {
+	asking, cancel := pace.Within(ctx, limit, measure, func(limit time.Duration) error {
+		return problem.New(problem.Timeout, "run `clawjail doctor`", "there is no answer within %s", limit)
+	})
 	defer cancel()
-	return health.Local(ctx, p.localOptions(c, at.String(), because)), nil
+	s, err := ask(asking)
+	if err != nil && asking.Err() != nil && ctx.Err() == nil {
+		err = context.Cause(asking)
+	}
+	return s, err
 }
 
 func (p *program) localOptions(c config.Config, at string, because error) health.LocalOptions {
