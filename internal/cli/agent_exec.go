@@ -22,7 +22,7 @@ func newAgentExec(p *program) *cobra.Command {
 			if len(args) < 2 || len(args) == 2 && args[1] == "--" {
 				return usage(cmd, "%s needs the name of an agent and a program", cmd.CommandPath())
 			}
-			return nil
+			return notEmpty(cmd, args[:1])
 		},
 		ValidArgsFunction: p.completeFirst(agentNames),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -46,12 +46,12 @@ func newMCPServerAdd(p *program) *cobra.Command {
 			"  sudo clawjail mcp-server add everything --npm @modelcontextprotocol/server-everything",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if at := cmd.ArgsLenAtDash(); of.what != "" && len(args) > 0 && (at == 1 || at < 0 && len(args) == 1) {
-				return nil
+				return notEmpty(cmd, args[:1])
 			}
 			if at := cmd.ArgsLenAtDash(); at != 1 || len(args) < 2 {
 				return usage(cmd, "write the name, then --, then the command: clawjail mcp-server add files -- /usr/bin/server")
 			}
-			return nil
+			return notEmpty(cmd, args[:1])
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r.Name, r.Command = args[0], args[1:]

@@ -239,9 +239,6 @@ func (g *given) look(name string, f op.Field, text string) error {
 // check refuses what is wrong before anybody is asked.
 func (g *given) check(args []string, nothing string) error {
 	for n, a := range g.args {
-		if n < len(args) && args[n] == "" { // left out of the request, it would mean all
-			return usage(g.cmd, "argument %d is empty", n+1)
-		}
 		if words := strings.Split(a.Tag.Get("enum"), ","); words[0] != "" && !slices.Contains(words, args[n]) {
 			return usage(g.cmd, "%q is neither %s", args[n], strings.Join(words, " nor "))
 		}

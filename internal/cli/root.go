@@ -15,10 +15,12 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/controlplane"
@@ -69,6 +71,7 @@ func New(version string, beside ...controlplane.Beside) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage(cmd, "%s", err)
 	})
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return filled(cmd) }
 	root.AddCommand(
 		newUpCommand(p), newHostdCommand(p), newServeCommand(p), newConsoleCommand(p),
 		newSessionCommand(p), newRunTaskCommand(p), newRecordingCommand(p), newTemplateCommand(p), newStatusCommand(p), newReapCommand(p), newSelftestCommand(p), newDemoCommand(p),
@@ -152,8 +155,28 @@ func arguments(least, most int) cobra.PositionalArgs {
 		case most >= 0 && len(args) > most:
 			return usage(cmd, "%s does not take %q", cmd.CommandPath(), args[most])
 		}
-		return nil
+		return notEmpty(cmd, args)
 	}
+}
+
+// filled refuses a flag that was given nothing, as by a script whose variable is not set: left out of a request, nothing would mean
+// all, or for ever. A flag whose help says what empty means may be that.
+func filled(cmd *cobra.Command) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		nothing := map[string]string{"string": "", "stringSlice": "[]", "stringArray": "[]"}
+		if empty, text := nothing[f.Value.Type()]; err == nil && text && f.Value.String() == empty && !strings.Contains(f.Usage, "empty") {
+			err = usage(cmd, "--%s is empty: leave it out, or say what it is", f.Name)
+		}
+	})
+	return err
+}
+
+// notEmpty refuses an argument that is empty: left out of a request, it would mean all. What somebody types into a page may be empty.
+func notEmpty(cmd *cobra.Command, args []string) error {
+	if n := slices.Index(args, ""); n >= 0 && !strings.Contains(cmd.Use, "REF…") {
+		return usage(cmd, "argument %d is empty", n+1)
+	}
+	return nil
 }
 
 // group makes a command that only has others below it: alone it shows its help, and a word that it does not know is an
