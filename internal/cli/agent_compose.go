@@ -97,13 +97,13 @@ func (p *program) compose(cmd *cobra.Command, o composeOptions) error {
 			return fmt.Errorf("find the folder of the tokens: %w", err)
 		}
 	}
-	if o.output == standardInput {
-		return compose.Write(cmd.OutOrStdout(), file, o.compose)
+	if o.output != standardInput {
+		if err := ownCompose(o.output); err != nil {
+			return err
+		}
 	}
-	if err := ownCompose(o.output); err != nil {
-		return err
-	}
-	if err := writeWhole(o.output, 0o644, func(w io.Writer) error { return compose.Write(w, file, o.compose) }); err != nil {
+	made, err := output(cmd, o.output, 0o644, func(w io.Writer) error { return compose.Write(w, file, o.compose) })
+	if err != nil || !made {
 		return err
 	}
 	_, err = fmt.Fprintf(cmd.ErrOrStderr(), "wrote %s with %s; what to do before it is used stands at its head\n", filepath.ToSlash(o.output), count(len(file.Agents), "agent"))
@@ -112,10 +112,14 @@ func (p *program) compose(cmd *cobra.Command, o composeOptions) error {
 
 // ownCompose refuses to write over a file that somebody else has made.
 func ownCompose(path string) error {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.Mode().IsRegular() { // a device or a pipe has nothing to lose
 		return nil
 	}
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", path, err)
+	}
+	f, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("look at %s: %w", path, err)
 	}

@@ -123,12 +123,9 @@ func newAuditExport(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			export := func(w io.Writer) error { return c.AuditExport(cmd.Context(), w, node) }
-			if file == standardInput {
-				return export(cmd.OutOrStdout())
-			}
 			began := p.now().UTC().Format(time.RFC3339)
-			if err := writeWhole(file, 0o600, export); err != nil {
+			made, err := output(cmd, file, 0o600, func(w io.Writer) error { return c.AuditExport(cmd.Context(), w, node) })
+			if err != nil || !made {
 				return err
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "wrote %s; to prove it: clawjail audit verify --export %s --as-of %s\n", file, file, began)

@@ -221,6 +221,9 @@ func (s *browserSettings) Change(version string, to config.HostBrowser) error {
 		if err != nil {
 			return fmt.Errorf("look at the configuration: %w", err)
 		}
+		if !info.Mode().IsRegular() { // such as /dev/null, which a file must not replace
+			return problem.New(problem.Conflict, "name a file in CLAWJAIL_CONFIG", "%s is no file that settings can be written to", s.file)
+		}
 		mode = info.Mode().Perm()
 	}
 	return writeWhole(at, mode, func(w io.Writer) error { _, err := w.Write(next); return err })

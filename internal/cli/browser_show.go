@@ -29,10 +29,7 @@ func (b *hostBrowser) save(cmd *cobra.Command, result any, file string) error {
 	if !ok {
 		return fmt.Errorf("the answer %T is no picture", answer)
 	}
-	return output(cmd, file, func(w io.Writer) error {
-		_, err := w.Write(content.Data)
-		return err
-	})
+	return save(cmd, file, content.Data)
 }
 
 // show prints the result of an operation: as JSON, or as people and agents read it.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -32,6 +33,54 @@ func writeWhole(path string, mode os.FileMode, write func(io.Writer) error) (err
 		return fmt.Errorf("write %s: %w", path, errors.Join(err, os.Remove(f.Name())))
 	}
 	return nil
+}
+
+// output writes to what -o names, and says whether that is a file that it has made, whole or not at all. Standard output, which is
+// also -, a device and a pipe are written to as they are, and stay what they are.
+func output(cmd *cobra.Command, path string, mode os.FileMode, write func(io.Writer) error) (made bool, err error) {
+	if path == standardInput {
+		return false, write(cmd.OutOrStdout())
+	}
+	at, info, err := destination(path)
+	if err != nil {
+		return false, fmt.Errorf("write %s: %w", path, err)
+	}
+	if out, ok := cmd.OutOrStdout().(*os.File); ok && info != nil {
+		if open, err := out.Stat(); err == nil && os.SameFile(open, info) { // /dev/stdout, also when it is a file
+			return false, write(out)
+		}
+	}
+	if info == nil || info.Mode().IsRegular() {
+		return true, writeWhole(at, mode, write)
+	}
+	f, err := os.OpenFile(at, os.O_WRONLY, 0)
+	if err != nil {
+		return false, fmt.Errorf("write %s: %w", path, err)
+	}
+	return false, errors.Join(write(f), f.Close())
+}
+
+// destination is where a path leads, and what is there; nil where a file is to be made or a link is replaced. A link is followed
+// when root or the caller has made it. Where another one leads was chosen by whoever may write to the folder.
+func destination(path string) (at string, info os.FileInfo, err error) {
+	info, err = os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return path, nil, nil
+	}
+	if err != nil || info.Mode()&fs.ModeSymlink == 0 {
+		return path, info, err
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || owner.Uid != 0 && int(owner.Uid) != os.Geteuid() {
+		return path, nil, nil
+	}
+	info, err = os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return path, nil, nil
+	}
+	if err == nil && info.Mode().IsRegular() {
+		path, err = filepath.EvalSymlinks(path)
+	}
+	return path, info, err
 }
 
 // keyFile gives a command that prints a key the flag -o. The file is its owner's alone, and is there whole or not at all. One

@@ -71,7 +71,8 @@ func newSessionRecording(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return output(cmd, file, func(w io.Writer) error { return c.Recording(cmd.Context(), w, args[0]) })
+			_, err = output(cmd, file, 0o644, func(w io.Writer) error { return c.Recording(cmd.Context(), w, args[0]) })
+			return err
 		},
 	}
 	cmd.Flags().StringVarP(&file, "output", "o", "", "`file` to write, - for standard output")

@@ -96,18 +96,16 @@ func (p *program) savePicture(cmd *cobra.Command, id string, op browser.Operatio
 	if err != nil {
 		return err
 	}
-	return output(cmd, file, func(w io.Writer) error {
+	return save(cmd, file, data)
+}
+
+// save writes data to what -o names.
+func save(cmd *cobra.Command, file string, data []byte) error {
+	_, err := output(cmd, file, 0o644, func(w io.Writer) error {
 		_, err := w.Write(data)
 		return err
 	})
-}
-
-// output writes a file, or standard output for -.
-func output(cmd *cobra.Command, file string, write func(io.Writer) error) error {
-	if file == standardInput {
-		return write(cmd.OutOrStdout())
-	}
-	return writeWhole(file, 0o644, write)
+	return err
 }
 
 // formatOf is the format of a picture that a file's name asks for.

@@ -118,10 +118,7 @@ func newFilesGet(of folder) *cobra.Command {
 					return problem.New(problem.Conflict, "say where to write it: -o FILE", "the name %q cannot be used here, or is taken", printable(file))
 				}
 			}
-			return output(cmd, file, func(w io.Writer) error {
-				_, err := w.Write(content.Data)
-				return err
-			})
+			return save(cmd, file, content.Data)
 		},
 	}
 	cmd.Flags().StringVarP(&file, "output", "o", "", "`file` to write, - for standard output")
