@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
@@ -151,33 +152,15 @@ func priceList(cmd *cobra.Command, texts []string) (out []egress.Price, err erro
 }
 
 func newProviderRemove(p *program) *cobra.Command {
-	var which entryFlags
-	cmd := &cobra.Command{
-		Use:               "rm NAME…",
-		Aliases:           []string{"remove"},
-		Short:             "Remove providers; their secrets stay",
-		Args:              arguments(1, -1),
-		ValidArgsFunction: p.completeAll(providerNames),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := p.client()
-			if err != nil {
-				return err
-			}
-			all, err := client.Call(cmd.Context(), c, op.ListProviders(), op.OfTenant{Tenant: which.tenant})
-			if err != nil {
-				return err
-			}
-			return each(cmd, args, func(name string) error {
-				one, err := theOne(which, "provider", name, all.Providers, func(o op.Provider) (string, string, string) { return o.ID, o.Name, o.AgentName })
-				if err != nil {
-					return err
-				}
-				return client.Do(cmd.Context(), c, op.RemoveProvider(), op.ProviderNamed{ID: one.ID})
-			})
-		},
-	}
-	which.add(p, cmd)
-	return cmd
+	return removal(p, "provider", func(ctx context.Context, c *client.Client, tenant string) (out []entry, err error) {
+		all, err := client.Call(ctx, c, op.ListProviders(), op.OfTenant{Tenant: tenant})
+		for _, o := range all.Providers {
+			out = append(out, entry{o.ID, o.Name, o.Tenant, cmp.Or(o.AgentName, o.Agent)})
+		}
+		return out, err
+	}, func(ctx context.Context, c *client.Client, id string) error {
+		return client.Do(ctx, c, op.RemoveProvider(), op.ProviderNamed{ID: id})
+	}, providerNames)
 }
 
 func providerNames(ctx context.Context, c *client.Client, tenant string) ([]string, error) {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -210,28 +211,94 @@ func (e *entryFlags) add(p *program, cmd *cobra.Command) {
 	p.completeFlag(cmd, "agent", agentNames)
 }
 
-// theOne finds the entry that a name, or an id, is of.
-func theOne[T any](e entryFlags, what, name string, all []T, about func(T) (id, name, agent string)) (T, error) {
-	var found []T
+// entry is what a service or a provider is known by. It is an agent's own, a tenant's, or everybody's.
+type entry struct{ id, name, tenant, agent string }
+
+// theOne finds the service that a name, or an id, is of.
+func theOne(e entryFlags, name string, all []op.Service) (op.Service, error) {
+	var found []op.Service
 	var ids []string
 	for _, one := range all {
-		id, called, agent := about(one)
-		if id == name || called == name && (e.agent == "" || agent == e.agent) {
-			found, ids = append(found, one), append(ids, id)
+		if about := aboutService(one); about.id == name || about.name == name && (e.agent == "" || about.agent == e.agent) {
+			found, ids = append(found, one), append(ids, about.id)
 		}
 	}
-	var none T
 	switch len(found) {
 	case 0:
-		return none, problem.New(problem.NotFound, "list them: clawjail "+what+" ls", "there is no %s %q", what, name)
+		return op.Service{}, problem.New(problem.NotFound, "list them: clawjail service ls", "there is no service %q", name)
 	case 1:
 		return found[0], nil
 	}
-	return none, problem.New(problem.Conflict, "say which, with --tenant or --agent, or by its id: "+strings.Join(ids, ", "),
+	return op.Service{}, problem.New(problem.Conflict, "say which, with --tenant or --agent, or by its id: "+strings.Join(ids, ", "),
 		"there are %d of the name %q", len(found), name)
 }
 
-func aboutService(s op.Service) (id, name, agent string) { return s.ID, s.Name, s.AgentName }
+// theAdded finds the id of the entry that add has made for those, or the one of an id. Another one of the name is somebody else's: a
+// removal that is repeated must not come to it.
+func theAdded(whose op.Whose, what, name string, all []entry) (string, error) {
+	var others []string
+	for _, e := range all {
+		if e.id == name || e == (entry{e.id, name, whose.Tenant, whose.Agent}) {
+			return e.id, nil
+		}
+		if e.name == name {
+			others = append(others, e.id)
+		}
+	}
+	if len(others) > 0 {
+		return "", problem.New(problem.NotFound, "say whose, as add does with --agent, --tenant or --all-tenants; or name its id: "+strings.Join(others, ", "),
+			"there is no %s %q that was added so; somebody else has one", what, name)
+	}
+	return "", problem.New(problem.NotFound, "list them: clawjail "+what+" ls", "there is no %s %q", what, name)
+}
+
+// removal is the command that removes entries: those that add has made with the same flags.
+func removal(p *program, what string, list func(ctx context.Context, c *client.Client, tenant string) ([]entry, error),
+	remove func(ctx context.Context, c *client.Client, id string) error, complete names) *cobra.Command {
+	var whose whoseFlags
+	cmd := &cobra.Command{
+		Use:     "rm NAME…",
+		Aliases: []string{"remove"},
+		Short:   "Remove " + what + "s; their secrets stay",
+		Long: "Removes " + what + "s by name: those of the tenant that are for all its agents; with --agent those of one agent alone, and with " +
+			"--all-tenants those of all tenants. What others have of the name stays. An id, as in `clawjail " + what + " ls --json`, is enough by itself.",
+		Example:           "  clawjail " + what + " rm NAME --agent writer",
+		Args:              arguments(1, -1),
+		ValidArgsFunction: p.completeAll(complete),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := whose.check(cmd); err != nil {
+				return err
+			}
+			c, err := p.client()
+			if err != nil {
+				return err
+			}
+			all, err := list(cmd.Context(), c, whose.Tenant)
+			if err != nil {
+				return err
+			}
+			of := whose.Whose
+			if !of.AllTenants {
+				if of.Tenant, err = tenantMeant(cmd.Context(), c, of.Tenant); err != nil {
+					return err
+				}
+			}
+			return each(cmd, args, func(name string) error {
+				id, err := theAdded(of, what, name, all)
+				if err != nil {
+					return err
+				}
+				return remove(cmd.Context(), c, id)
+			})
+		},
+	}
+	whose.add(p, cmd)
+	return cmd
+}
+
+func aboutService(s op.Service) entry {
+	return entry{s.ID, s.Name, s.Tenant, cmp.Or(s.AgentName, s.Agent)}
+}
 
 func newServiceShow(p *program) *cobra.Command {
 	var which entryFlags
@@ -250,7 +317,7 @@ func newServiceShow(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s, err := theOne(which, "service", args[0], all.Services, aboutService)
+			s, err := theOne(which, args[0], all.Services)
 			if err != nil {
 				return err
 			}
@@ -284,33 +351,15 @@ func serviceFields(s op.Service, now time.Time) [][2]string {
 }
 
 func newServiceRemove(p *program) *cobra.Command {
-	var which entryFlags
-	cmd := &cobra.Command{
-		Use:               "rm NAME…",
-		Aliases:           []string{"remove"},
-		Short:             "Remove services; their secrets stay",
-		Args:              arguments(1, -1),
-		ValidArgsFunction: p.completeAll(egressServiceNames),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := p.client()
-			if err != nil {
-				return err
-			}
-			all, err := client.Call(cmd.Context(), c, op.ListServices(), op.OfTenant{Tenant: which.tenant})
-			if err != nil {
-				return err
-			}
-			return each(cmd, args, func(name string) error {
-				s, err := theOne(which, "service", name, all.Services, aboutService)
-				if err != nil {
-					return err
-				}
-				return client.Do(cmd.Context(), c, op.RemoveService(), op.ServiceNamed{ID: s.ID})
-			})
-		},
-	}
-	which.add(p, cmd)
-	return cmd
+	return removal(p, "service", func(ctx context.Context, c *client.Client, tenant string) (out []entry, err error) {
+		all, err := client.Call(ctx, c, op.ListServices(), op.OfTenant{Tenant: tenant})
+		for _, s := range all.Services {
+			out = append(out, aboutService(s))
+		}
+		return out, err
+	}, func(ctx context.Context, c *client.Client, id string) error {
+		return client.Do(ctx, c, op.RemoveService(), op.ServiceNamed{ID: id})
+	}, egressServiceNames)
 }
 
 func egressServiceNames(ctx context.Context, c *client.Client, tenant string) ([]string, error) {

@@ -389,7 +389,7 @@ func TestPushesEndWithTheirPermission(t *testing.T) {
 	}{
 		{"a token that is none", "", with(wrong), "invalid or expired key", ""},
 		{"another agent's token", "", with(strings.TrimSpace(string(otherToken))), "this agent has no service of the name github", ""},
-		{"the service is gone", "sudo bin/clawjail service rm github", env, "this agent has no service of the name github", r.blocks[1][strings.Index(r.blocks[1], "sudo bin/clawjail service add"):]},
+		{"the service is gone", "sudo bin/clawjail service rm github --agent writer", env, "this agent has no service of the name github", r.blocks[1][strings.Index(r.blocks[1], "sudo bin/clawjail service add"):]},
 		{"the secret is gone", "sudo bin/clawjail secret rm github", env, "there is no credential for the service github", "echo " + gitToken + " | sudo bin/clawjail secret set github"},
 		{"pushing is not allowed", "sudo bin/clawjail service add github --agent writer --url http://git.test:9418 --address 127.0.0.1 " +
 			"--inject basic --user x-access-token --git https://github.com/you/ --allow 'GET /**'", env, "the service github does not allow POST /svc/github/demo.git/git-receive-pack", ""},
