@@ -261,7 +261,7 @@ func removal(p *program, what string, list func(ctx context.Context, c *client.C
 		Aliases: []string{"remove"},
 		Short:   "Remove " + what + "s; their secrets stay",
 		Long: "Removes " + what + "s by name: those of the tenant that are for all its agents; with --agent those of one agent alone, and with " +
-			"--all-tenants those of all tenants. What others have of the name stays. An id, as in `clawjail " + what + " ls --json`, is enough by itself.",
+			"--all-tenants those of all tenants. What others have of the name stays. An id, as `ls --json` has it, is enough by itself.",
 		Example:           "  clawjail " + what + " rm NAME --agent writer",
 		Args:              arguments(1, -1),
 		ValidArgsFunction: p.completeAll(complete),
