@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -99,7 +100,7 @@ func (p *program) withoutKey(base *url.URL, c config.Config, cause error) error 
 	return problem.New(problem.Unauthorized, hint, "clawjail runs at %s, and you have no key for it", base.Host)
 }
 
-// key is the one that the environment names, else the admin's. A variable that is set and empty is refused: it is mostly
+// key is the one that the environment names, else the admin's, which nobody gets but the control plane that it is of. A variable that is set and empty is refused: it is mostly
 // what is left of a file that could not be read, and with root's key the command of an agent would be an admin's.
 func (p *program) key(c config.Config) (string, error) {
 	for _, name := range []string{keyVariable, oldKeyVariable} {
@@ -112,7 +113,34 @@ func (p *program) key(c config.Config) (string, error) {
 		}
 		return key, nil
 	}
+	if !p.asksOwn(c) {
+		return "", fmt.Errorf("%w: %s is not of this machine, and its admin key is not for others", errNoKey, urlVariable)
+	}
 	return readKey(hostd.AdminKeyPath(c))
+}
+
+// asksOwn reports whether the environment names no other control plane than the configuration's: one at a loopback address, at the one
+// in listen, at public_url, or by a name of its own certificate.
+func (p *program) asksOwn(c config.Config) bool {
+	text, set := p.lookupEnv(urlVariable)
+	if !set {
+		return true
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Hostname() == "" {
+		return false
+	}
+	if addr, err := netip.ParseAddr(u.Hostname()); loopbackHost(u.Hostname()) || err == nil && addr == c.Listen.Addr() {
+		return true
+	}
+	if origin := config.PublicOrigin(text); origin != "" && origin == config.PublicOrigin(c.PublicURL) {
+		return true
+	}
+	if !c.TLS.Set() {
+		return false
+	}
+	own, err := tls.LoadX509KeyPair(c.TLS.Cert, c.TLS.Key)
+	return err == nil && own.Leaf.VerifyHostname(u.Hostname()) == nil
 }
 
 // keyIsSet reports whether the environment names a key.
@@ -125,11 +153,15 @@ func (p *program) keyIsSet() bool {
 	return false
 }
 
-// controlURL is where the control plane answers.
+// controlURL is where the control plane answers. A variable that is set and empty is refused, as one of a key is: what was meant for
+// another machine would be done here.
 func (p *program) controlURL(c config.Config) (*url.URL, error) {
-	text := p.getenv(urlVariable)
-	if text == "" {
+	text, set := p.lookupEnv(urlVariable)
+	switch {
+	case !set:
 		return listening(c), nil
+	case strings.TrimSpace(text) == "":
+		return nil, problem.New(problem.BadUsage, "set it to something like http://127.0.0.1:18780, or `unset "+urlVariable+"` to use the configuration", "%s is set and empty", urlVariable)
 	}
 	hint := "set it to something like http://127.0.0.1:18780, or unset it"
 	u, err := url.Parse(text)

@@ -2,11 +2,14 @@ package cli
 
 import (
 	"bytes"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -25,7 +28,13 @@ import (
 // withoutKey takes the variables of keys away for one test.
 func withoutKey(t *testing.T) {
 	t.Helper()
-	for _, name := range []string{keyVariable, oldKeyVariable} {
+	unset(t, keyVariable, oldKeyVariable)
+}
+
+// unset takes variables away for one test.
+func unset(t *testing.T, names ...string) {
+	t.Helper()
+	for _, name := range names {
 		t.Setenv(name, "") // so that the test's end puts back what was there
 		if err := os.Unsetenv(name); err != nil {
 			t.Fatal(err)
@@ -33,8 +42,10 @@ func withoutKey(t *testing.T) {
 	}
 }
 
-func TestAKeyThatIsSetAndEmptyIsNotTheAdmins(t *testing.T) {
-	c := config.Default()
+// withAdminKey is a configuration whose admin key is there.
+func withAdminKey(t *testing.T) (c config.Config, admin string) {
+	t.Helper()
+	c = config.Default()
 	c.DataDir = t.TempDir()
 	path := hostd.AdminKeyPath(c)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -47,7 +58,60 @@ func TestAKeyThatIsSetAndEmptyIsNotTheAdmins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin := strings.TrimSpace(string(text))
+	return c, strings.TrimSpace(string(text))
+}
+
+// CLAWJAIL_URL may lead anywhere. Root's key of this machine goes to this machine's control plane alone, by whatever name that has.
+func TestTheAdminKeyIsForTheOwnControlPlaneAlone(t *testing.T) {
+	c, admin := withAdminKey(t)
+	c.Listen = netip.MustParseAddrPort("192.0.2.10:18780")
+	c.PublicURL = "https://proxy.example.org/jail"
+	site := httptest.NewTLSServer(http.NotFoundHandler()) // its certificate is example.com's
+	defer site.Close()
+	pair := site.TLS.Certificates[0]
+	private, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.TLS = config.TLS{Cert: filepath.Join(c.DataDir, "tls.crt"), Key: filepath.Join(c.DataDir, "tls.key")}
+	for path, block := range map[string]*pem.Block{c.TLS.Cert: {Type: "CERTIFICATE", Bytes: pair.Certificate[0]}, c.TLS.Key: {Type: "PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for at, own := range map[string]bool{
+		"http://127.0.0.1:18780": true, "http://localhost:1": true, "https://[::1]:1": true, "https://192.0.2.10:18780": true,
+		"https://proxy.example.org/jail": true, "https://proxy.example.org:443": true, "https://Example.com:18780": true,
+		"https://other.example": false, "https://192.0.2.11:18780": false, "https://proxy.example.org:8443": false, "https://example.org": false,
+		"https://127.0.0.1.other.example": false, "https://example.com.other.example": false, "": false,
+	} {
+		set := map[string]string{urlVariable: at}
+		p := &program{lookupEnv: func(name string) (string, bool) { v, ok := set[name]; return v, ok }}
+		if key, err := p.key(c); own && (key != admin || err != nil) || !own && (key != "" || !errors.Is(err, errNoKey)) {
+			t.Errorf("%s: the key %q, %v", at, key, err)
+		}
+		set[keyVariable] = "cjop_1"
+		if key, err := p.key(c); key != "cjop_1" || err != nil {
+			t.Errorf("%s, with a key: %q, %v", at, key, err)
+		}
+	}
+}
+
+func TestAnAddressThatIsSetAndEmptyIsNotThisMachine(t *testing.T) {
+	for _, text := range []string{"", "\n"} {
+		p := &program{lookupEnv: func(string) (string, bool) { return text, true }}
+		if at, err := p.controlURL(config.Default()); problem.CodeOf(err) != problem.BadUsage {
+			t.Errorf("%q: %v, %v", text, at, err)
+		}
+	}
+	p := &program{lookupEnv: func(string) (string, bool) { return "", false }}
+	if at, err := p.controlURL(config.Default()); err != nil || at.Host != config.Default().Listen.String() {
+		t.Errorf("not set: %v, %v", at, err)
+	}
+}
+
+func TestAKeyThatIsSetAndEmptyIsNotTheAdmins(t *testing.T) {
+	c, admin := withAdminKey(t)
 	for _, test := range []struct {
 		name string
 		set  map[string]string
@@ -209,7 +273,7 @@ func TestTheAddressOfTheControlPlaneMayHaveAPath(t *testing.T) {
 		"https://example.com/jail": "https://example.com/jail", "https://example.com/jail/": "https://example.com/jail", "http://127.0.0.1:1/": "http://127.0.0.1:1",
 		"https://example.com/jail?a=b": "", "https://example.com/jail#a": "", "http://example.com/jail": "", "https://a:b@example.com/jail": "",
 	} {
-		p := &program{getenv: func(string) string { return text }}
+		p := &program{lookupEnv: func(string) (string, bool) { return text, true }}
 		at, err := p.controlURL(config.Default())
 		if err != nil && (want != "" || problem.CodeOf(err) != problem.BadURL) || err == nil && at.String() != want {
 			t.Errorf("%s: %v, %v", text, at, err)

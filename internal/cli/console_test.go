@@ -105,7 +105,7 @@ func TestMCPPrintsThePublicAddress(t *testing.T) {
 	dir := t.TempDir()
 	w := startWorld(t, dir)
 	t.Setenv(keyVariable, w.key)
-	t.Setenv(urlVariable, "")
+	unset(t, urlVariable)
 	for agent, public := range map[string]string{"there": "https://jail.example/jail", "here": ""} {
 		text := fmt.Sprintf("data_dir: %s/data\nlisten: %s\n", dir, strings.TrimPrefix(w.url, "http://"))
 		want := w.url

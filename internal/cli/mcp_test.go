@@ -83,7 +83,7 @@ func TestMCPOpensAndDrivesSessionsOfTheControlPlane(t *testing.T) {
 
 func TestMCPWorksWithoutAControlPlane(t *testing.T) {
 	t.Setenv("CLAWJAIL_CONFIG", settings(t, t.TempDir()))
-	t.Setenv(urlVariable, "")
+	unset(t, urlVariable)
 	withoutKey(t)
 	call := mcpClient(t)
 	if got, failed := call("capabilities", nil); failed || !strings.Contains(got, `"sessions_unavailable":"control_plane_unreachable"`) {
