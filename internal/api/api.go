@@ -28,6 +28,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"path"
 	"reflect"
 	"slices"
 	"strings"
@@ -282,6 +283,11 @@ func (a *API) Serve(ctx context.Context, listener net.Listener) error {
 // reads them.
 func (a *API) bounded(mux *http.ServeMux, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !cleanPath(r) {
+			a.refuse(w, r, problem.New(problem.NotFound, "leave // and dots out of the address; a name or an id in it may be empty",
+				"there is nothing at %s", quote(r.URL.Path)))
+			return
+		}
 		if !plainAddress(r) {
 			a.refuse(w, r, problem.New(problem.BadRequest, "leave control characters out, and write UTF-8", "the address has a control character, or is not UTF-8"))
 			return
@@ -317,6 +323,13 @@ func (a *API) mostBody(mux *http.ServeMux, r *http.Request) (most int64, raw boo
 		return body.most, body.raw
 	}
 	return maxBody, body.raw
+}
+
+// cleanPath says whether a path has no empty part and no dots. A ServeMux answers others with a redirection, which clients
+// such as curl take for a success.
+func cleanPath(r *http.Request) bool {
+	at := r.URL.EscapedPath()
+	return strings.HasPrefix(at, "/") && strings.TrimSuffix(at, "/") == strings.TrimSuffix(path.Clean(at), "/")
 }
 
 // plainAddress says whether a path and its query are texts that can be looked up and written down.

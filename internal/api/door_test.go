@@ -39,6 +39,23 @@ func routes(t *testing.T, d *door) [][2]string {
 	return all
 }
 
+func TestAnAddressWithAnEmptyPartIsRefusedAndNotRedirected(t *testing.T) {
+	const session = "/v1/sessions/" + someID
+	for _, at := range [][2]string{{"POST", "//v1/sessions"}, {"DELETE", "/v1//sessions/" + someID}, {"DELETE", "/v1/sessions//tokens/x"},
+		{"DELETE", "/v1/./sessions/" + someID}, {"DELETE", session + "/x/.."}, {"GET", "//"}, {"GET", session + "//"}} {
+		d := newDoor(t)
+		a := d.ask(t, at[0], at[1], "")
+		if a.wantProblem(t, http.StatusNotFound, problem.NotFound); a.Header.Get("Location") != "" {
+			t.Errorf("%s %s is sent to %s", at[0], at[1], a.Header.Get("Location"))
+		}
+		noCalls(t, d)
+	}
+	d := newDoor(t)
+	if a := d.ask(t, "DELETE", session, ""); a.StatusCode >= 300 {
+		t.Errorf("the address as it is written in the document is answered %d %s", a.StatusCode, a.body)
+	}
+}
+
 func TestEveryRouteNeedsTheKey(t *testing.T) {
 	d := newDoor(t)
 	extra := [][2]string{{"GET", "/"}, {"GET", "/nothing"}, {"POST", "/v1/health"}, {"GET", "/openapi.yaml"}, {"GET", "/docs"},

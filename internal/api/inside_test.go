@@ -202,7 +202,7 @@ func TestInsideAreTheSessionsAndNothingElse(t *testing.T) {
 			t.Errorf("%s is answered %d %s", path, a.StatusCode, a.body)
 		}
 		if to := a.Header.Get("Location"); to != "" {
-			in.ask(agent, http.MethodGet, to).wantProblem(t, http.StatusNotFound, problem.NotFound)
+			t.Errorf("%s is sent to %s", path, to)
 		}
 	}
 }
