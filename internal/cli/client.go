@@ -100,8 +100,9 @@ func (p *program) withoutKey(base *url.URL, c config.Config, cause error) error 
 	return problem.New(problem.Unauthorized, hint, "clawjail runs at %s, and you have no key for it", base.Host)
 }
 
-// key is the one that the environment names, else the admin's, which nobody gets but the control plane that it is of. A variable that is set and empty is refused: it is mostly
-// what is left of a file that could not be read, and with root's key the command of an agent would be an admin's.
+// key is the one that the environment names, else the admin's, which is sent to no other control plane than its own. A variable that is
+// set and empty is refused: it is mostly what is left of a file that could not be read, and with root's key the command of an agent
+// would be an admin's.
 func (p *program) key(c config.Config) (string, error) {
 	for _, name := range []string{keyVariable, oldKeyVariable} {
 		key, set := p.lookupEnv(name)
