@@ -57,21 +57,27 @@ func output(cmd *cobra.Command, path string, mode os.FileMode, write func(io.Wri
 	if err != nil {
 		return false, fmt.Errorf("write %s: %w", path, err)
 	}
+	if open, err := f.Stat(); err != nil || !os.SameFile(open, info) { // something else is there since it was looked at
+		return false, errors.Join(fmt.Errorf("write %s: it was replaced meanwhile", path), err, f.Close())
+	}
 	return false, errors.Join(write(f), f.Close())
 }
 
-// destination is where a path leads, and what is there; nil where a file is to be made or a link is replaced. A link is followed
-// when root or the caller has made it. Where another one leads was chosen by whoever may write to the folder.
+// destination is where a path leads, and what is there; nil where a file is to be made, or takes the place of what is there. A link is
+// followed, and a pipe written to, when root or the caller has made it. Who reads another one was chosen by whoever may write to the folder.
 func destination(path string) (at string, info os.FileInfo, err error) {
 	info, err = os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return path, nil, nil
 	}
-	if err != nil || info.Mode()&fs.ModeSymlink == 0 {
+	if err != nil || info.Mode()&(fs.ModeSymlink|fs.ModeNamedPipe) == 0 {
 		return path, info, err
 	}
 	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || owner.Uid != 0 && int(owner.Uid) != os.Geteuid() {
 		return path, nil, nil
+	}
+	if info.Mode()&fs.ModeSymlink == 0 {
+		return path, info, nil
 	}
 	info, err = os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {

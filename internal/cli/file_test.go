@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 // writeNamed gives text to a path as -o does, with a standard output of its own.
@@ -67,6 +69,29 @@ func TestWhatIsNoFileIsWrittenToAndNotReplaced(t *testing.T) {
 		got := make([]byte, 3)
 		if _, err := io.ReadFull(reader, got); err != nil || string(got) != "log" {
 			t.Fatalf("the pipe has %q, %v", got, err)
+		}
+	})
+	t.Run("another user's", func(t *testing.T) {
+		testenv.Need(t, testenv.Root)
+		if err := syscall.Mkfifo(at("their pipe"), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(at("chosen"), []byte("before"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(at("chosen"), at("their link")); err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range []string{at("their pipe"), at("their link")} {
+			if err := os.Lchown(path, 65534, 65534); err != nil {
+				t.Fatal(err)
+			}
+			if made, err := writeNamed(t, out, path, "log", nil); err != nil || !made || kind(path) != 0 {
+				t.Errorf("%s: made a file: %v, %v, it is %v", path, made, err, kind(path))
+			}
+		}
+		if got := fileContent(t, at("chosen")); got != "before" {
+			t.Errorf("what another user chose has %q", got)
 		}
 	})
 	t.Run("a device behind a link", func(t *testing.T) {

@@ -163,8 +163,11 @@ func arguments(least, most int) cobra.PositionalArgs {
 // all, or for ever. A flag whose help says what empty means may be that.
 func filled(cmd *cobra.Command) (err error) {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
-		nothing := map[string]string{"string": "", "stringSlice": "[]", "stringArray": "[]"}
-		if empty, text := nothing[f.Value.Type()]; err == nil && text && f.Value.String() == empty && !strings.Contains(f.Usage, "empty") {
+		empty := f.Value.Type() == "string" && f.Value.String() == ""
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			empty = len(list.GetSlice()) == 0 || slices.Contains(list.GetSlice(), "")
+		}
+		if err == nil && empty && !strings.Contains(f.Usage, "empty") {
 			err = usage(cmd, "--%s is empty: leave it out, or say what it is", f.Name)
 		}
 	})
