@@ -214,6 +214,33 @@ func (f *fence) add(pid int) error {
 	return os.WriteFile(filepath.Join(f.dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
 }
 
+// limits are those in force for a program in the fence: those of the group that the fence is in, and with version 1, where each controller
+// has groups of its own, those that the engine has put the program into.
+func (f *fence) limits(container, program jail.Process) (memory int64, milli, tasks int, err error) {
+	above, err := groupsOf(container)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	if f.version == 1 {
+		own, err := groupsOf(program)
+		if err != nil {
+			return 0, 0, 0, err
+		}
+		own["pids"] = above["pids"]
+		above = own
+	}
+	return f.below(above)
+}
+
+// below reads the limits of the groups above the fence, if that is where it is.
+func (f *fence) below(above groups) (memory int64, milli, tasks int, err error) {
+	if dir, version := above.dir("pids"); version != f.version || dir != filepath.Dir(f.dir) {
+		return 0, 0, 0, fmt.Errorf("the program is in %s, and the container in %s", f.dir, dir)
+	}
+	memory, milli, tasks = above.limits()
+	return memory, milli, tasks, nil
+}
+
 func (f *fence) pids() ([]int, error) {
 	text, err := os.ReadFile(filepath.Join(f.dir, "cgroup.procs"))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {

@@ -137,13 +137,9 @@ func (x *execution) hold(ctx context.Context, conn client.HijackedResponse, cont
 	if err != nil {
 		return fmt.Errorf("observe the program: %w", err)
 	}
-	// The limits of the container's groups hold: the fence is in the one that counts tasks, and the engine put it into the rest.
-	groups, err := groupsOf(x.proc)
-	if err != nil {
+	if seen.Memory, seen.MilliCPU, seen.Tasks, err = x.fence.limits(container, x.proc); err != nil {
 		return fmt.Errorf("observe the program: %w", err)
 	}
-	seen.Memory, seen.MilliCPU, _ = groups.limits()
-	seen.Tasks = declared.Limits.Tasks
 	if diff := declared.Compare(seen); len(diff) > 0 {
 		return unconfined(diff)
 	}
