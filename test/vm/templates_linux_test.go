@@ -10,7 +10,8 @@ rm -f /root/clawbot.tar; clawjail agent remove --yes imported; clawjail template
 
 // importsATemplate has a machine without a network say what to do about a template that it cannot build, and does that.
 func importsATemplate(m *machine) {
-	m.sh("mv /var/lib/clawjail/templates/browser /var/lib/clawjail/templates/.browser")
+	// A control plane that starts has no browser in its pool that was made before.
+	m.sh("systemctl stop clawjail && mv /var/lib/clawjail/templates/browser /var/lib/clawjail/templates/.browser && systemctl start clawjail")
 	r := m.within(2*commandLimit, "clawjail session open")
 	m.sh("mv /var/lib/clawjail/templates/.browser /var/lib/clawjail/templates/browser")
 	for _, want := range []string{"there is no template browser yet", "clawjail template image browser --output browser.tar", "clawjail template import browser.tar"} {
