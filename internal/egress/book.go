@@ -297,12 +297,17 @@ func newID(prefix string) string { return prefix + strings.ToLower(rand.Text()[:
 
 func (b *Book) now() time.Time { return store.Microsecond(b.o.Now()) }
 
-// Tidy removes what has expired, and usage older than 400 days. Entries of others are theirs to remove.
+// Tidy removes what has expired, and usage older than 400 days. Rules and settings, which may refuse things, are kept for keepExpired
+// more: a clock that was wrong for a while must not take them away. Entries of others are theirs to remove.
 func (b *Book) Tidy(ctx context.Context) error {
 	now := b.now()
 	var errs []error
 	for _, kind := range []string{kindRule, kindService, kindProvider, kindSettings, kindAccess} {
-		_, err := b.o.Store.DeleteEntriesBefore(ctx, kind, now)
+		before := now
+		if kind == kindRule || kind == kindSettings {
+			before = now.Add(-keepExpired)
+		}
+		_, err := b.o.Store.DeleteEntriesBefore(ctx, kind, before)
 		errs = append(errs, err)
 	}
 	_, usageErr := b.o.Store.DeleteUsageBefore(ctx, now.AddDate(0, 0, -keepUsage).Format(dayForm))

@@ -17,6 +17,8 @@ import (
 const (
 	dayForm   = "2006-01-02"
 	keepUsage = 400 // days
+	// keepExpired is how long rules and settings are kept that have expired.
+	keepExpired = 30 * 24 * time.Hour
 	// maxModelsOfDay bounds the rows of an agent on one day: names of models come from agents.
 	maxModelsOfDay = 200
 	otherModel     = "other"

@@ -107,16 +107,25 @@ func ruleFields(r Rule) audit.Fields {
 
 // createRule keeps a rule that has an ID, if there is room for it.
 func (b *Book) createRule(ctx context.Context, r *Rule) error {
-	count := 0
+	count, over, now := 0, 0, b.now()
 	for _, i := range b.state.Load().from {
-		if i.entry.Kind == kindRule && i.entry.Tenant == r.Tenant {
+		switch {
+		case i.entry.Kind != kindRule || i.entry.Tenant != r.Tenant:
+		case i.expired(now):
+			over++
+		default:
 			count++
+		}
+	}
+	if over > 0 && count+over >= maxRules {
+		if _, err := b.o.Store.DeleteEntriesBefore(ctx, kindRule, now); err != nil {
+			return err
 		}
 	}
 	if count >= maxRules {
 		return problem.New(problem.BadLimit, "remove some that are not needed", "there are %d rules already, the most there may be", count)
 	}
-	r.CreatedAt = b.now()
+	r.CreatedAt = now
 	r.UpdatedAt, r.Version = r.CreatedAt, 1
 	r.ExpiresAt = store.Microsecond(r.ExpiresAt)
 	if r.Rule.Address.IsValid() {

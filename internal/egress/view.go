@@ -30,11 +30,24 @@ type viewKey struct {
 	confined                       bool
 }
 
+// span is the time for which something is right: of the clock on the wall, which may be set back.
+type span struct {
+	from  time.Time
+	until time.Time // zero for always
+}
+
+func spanFrom(now time.Time) span { return span{from: now.Round(0)} } // without the monotonic clock
+
+func (s *span) holds(now time.Time) bool { return !now.Before(s.from) && !expired(s.until, now) }
+
+// upTo shortens it; zero is no end.
+func (s *span) upTo(at time.Time) { s.until = earlier(s.until, at) }
+
 // View is what one caller may at one moment. It does not change.
 type View struct {
-	who   Who
-	until time.Time // when it is not right any more; zero for never
-	log   *slog.Logger
+	who Who
+	span
+	log *slog.Logger
 
 	rules    *ruleset
 	proxied  *compiledBase // nil: unread
@@ -96,7 +109,7 @@ func (b *Book) View(w Who) *View {
 	d.mu.RLock()
 	v := d.views[key]
 	d.mu.RUnlock()
-	if v != nil && !expired(v.until, now) && sameBase(v.who.Base, w.Base) {
+	if v != nil && v.holds(now) && sameBase(v.who.Base, w.Base) {
 		return v
 	}
 	return d.make(key, w, now, b.o.Log)
@@ -119,7 +132,8 @@ func (d *decisions) make(key viewKey, w Who, now time.Time, log *slog.Logger) *V
 		d.weight = 0
 	}
 	rules := d.ruleset(w, now)
-	v := &View{who: w, until: rules.until, log: log, rules: rules, toolsOf: map[string]*policy.Compiled{}, namingOf: map[string]*policy.Compiled{}}
+	v := &View{who: w, span: spanFrom(now), log: log, rules: rules, toolsOf: map[string]*policy.Compiled{}, namingOf: map[string]*policy.Compiled{}}
+	v.upTo(rules.until)
 	v.decideSettings(d, now)
 	mode := v.settings.Mode
 	if rules.damaged {
@@ -151,9 +165,6 @@ func (v *View) base() policy.Policy {
 	return out
 }
 
-// upTo shortens the time for which the view is right.
-func (v *View) upTo(at time.Time) { v.until = earlier(v.until, at) }
-
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -169,9 +180,9 @@ type rulesetKey struct {
 
 // ruleset are the rules that some callers have alike, with names that are unique.
 type ruleset struct {
+	span
 	rules   []policy.Rule
 	taken   map[string]bool
-	until   time.Time
 	damaged bool // one of them stands for what could not be read
 	bases   []*compiledBase
 }
@@ -194,15 +205,15 @@ func (d *decisions) ruleset(w Who, now time.Time) *ruleset {
 	if d.agents[w.Opener] {
 		key.opener = w.Opener
 	}
-	if known := d.rulesets[key]; known != nil && !expired(known.until, now) {
+	if known := d.rulesets[key]; known != nil && known.holds(now) {
 		return known
 	}
-	out := &ruleset{taken: map[string]bool{}}
+	out := &ruleset{span: spanFrom(now), taken: map[string]bool{}}
 	for _, r := range d.rulesOf(w.Tenant) {
 		if !r.appliesTo(w) || expired(r.ExpiresAt, now) {
 			continue
 		}
-		out.until = earlier(out.until, r.ExpiresAt)
+		out.upTo(r.ExpiresAt)
 		out.damaged = out.damaged || r.damaged
 		plain := r.Rule.Rule
 		plain.Name = unique(out.taken, r.policyName(), r.ID)

@@ -246,10 +246,27 @@ func TestRulesExpireAtTheirTime(t *testing.T) {
 	permission := store.Entry{ID: "p1", Kind: grant.KindPermission, Body: []byte(`{}`), CreatedAt: w.clock.Now(), UpdatedAt: w.clock.Now(),
 		ExpiresAt: w.clock.Now().Add(-time.Minute)}
 	w.must(w.db.CreateEntry(w.ctx, permission))
+	w.clock.forward(keepExpired)
 	w.must(w.Tidy(w.ctx))
 	if entries, err := w.db.ListEntries(w.ctx, ""); err != nil || len(entries) != 1 || entries[0].ID != permission.ID {
 		t.Errorf("left are %v: %v", entries, err)
 	}
+}
+
+// A machine may start with a clock that is days ahead, until NTP has set it.
+func TestARefusalOutlivesAClockThatIsAheadForAWhile(t *testing.T) {
+	w := newWorld(t)
+	refusal := rule(policy.Deny, "a.example").of("acme", w.bot.ID)
+	refusal.ExpiresAt = w.clock.Now().Add(72 * time.Hour)
+	refusal = w.add(refusal)
+	w.add(rule(policy.Allow, "*").of("acme", w.bot.ID))
+	w.want(agent(w.bot), "b.example", true)
+	w.want(agent(w.bot), "a.example", false)
+	w.clock.forward(4 * 24 * time.Hour)
+	w.want(agent(w.bot), "a.example", true)
+	w.must(w.Tidy(w.ctx))
+	w.clock.forward(-4 * 24 * time.Hour)
+	w.want(agent(w.bot), "a.example", false)
 }
 
 func TestAnotherProcessSeesChanges(t *testing.T) {
