@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/op"
@@ -75,11 +74,11 @@ func (a *API) identify(ctx context.Context, r *http.Request, cancel context.Canc
 	}
 	// It ends with the key of who made it, and by itself.
 	release, err := a.Identity.Enter(ctx, by, cancel)
-	if err != nil || by.ExpiresAt.IsZero() {
+	if err != nil {
 		return by, release, err
 	}
-	end := time.AfterFunc(by.ExpiresAt.Sub(a.Now()), func() { cancel(errTokenEnded) })
-	return by, func() { end.Stop(); release() }, nil
+	stop := by.Ended(a.Now, func() { cancel(errTokenEnded) })
+	return by, func() { stop(); release() }, nil
 }
 
 // heldFor is for whom a request is held. One that does something, such as a task or a question to a model, comes to its end when its

@@ -436,6 +436,7 @@ func TestWhatIsDoneWithATokenEndsWithIt(t *testing.T) {
 	d, url := newEndpoint(t)
 	d.holder(goodToken, identity.ScopeCDP, d.clock.Add(time.Millisecond))
 	conn := dial(t, url+"?token="+goodToken)
+	d.later.Store(int64(time.Millisecond))
 	wantEnd(t, conn, websocket.StatusPolicyViolation, "unauthorized: the token has expired")
 	testenv.Eventually(t, 5*time.Second, func() bool { return d.identity.open() == 0 && d.attached() == 0 }, "nothing is held")
 }

@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -329,6 +330,7 @@ type door struct {
 	credentials *fakeCredentials
 	egress      *fakeEgress
 	clock       time.Time
+	later       atomic.Int64 // how far the clock has gone on
 }
 
 const goodKey = "a key that is good"
@@ -341,7 +343,7 @@ func newDoor(t testing.TB, change ...func(*Options)) *door {
 		Sessions: d.sessions, Identity: d.identity, Credentials: d.credentials, Egress: d.egress, Audit: noLog{}, Rows: fakeRows{},
 		Verify:  func(context.Context) (audit.Report, error) { return audit.Report{}, nil },
 		Version: "v1.2.3", Listen: netip.MustParseAddrPort("127.0.0.1:18780"),
-		Now:  func() time.Time { return d.clock },
+		Now:  func() time.Time { return d.clock.Add(time.Duration(d.later.Load())) },
 		Host: func(context.Context) (HostInfo, error) { return HostInfo{Installation: "abcd"}, nil },
 	}
 	for _, f := range change {

@@ -182,7 +182,7 @@ func (c *connections) run(ctx context.Context) {
 		}
 		timer.Stop()
 		if next := c.endExpired(); !next.IsZero() {
-			timer.Reset(next.Sub(c.now()))
+			timer.Reset(min(Left(next, c.now()), LookAgain))
 		}
 	}
 }
@@ -190,7 +190,7 @@ func (c *connections) run(ctx context.Context) {
 // endExpired ends what has expired, and says when something will next.
 func (c *connections) endExpired() (next time.Time) {
 	now := c.now()
-	c.cut(func(p Principal) bool { return !p.ExpiresAt.IsZero() && !now.Before(p.ExpiresAt) })
+	c.cut(func(p Principal) bool { return !p.ExpiresAt.IsZero() && Left(p.ExpiresAt, now) <= 0 })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, open := range c.open {

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"context"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/store"
@@ -78,6 +79,34 @@ func (p Principal) Within(session string, scope Scope, expires time.Time) Princi
 		p.ExpiresAt = expires
 	}
 	return p
+}
+
+// LookAgain is how soon an end of a key is looked for again: timers stand still while the machine sleeps.
+const LookAgain = time.Minute
+
+// Left is how long there is until a time: by the clock on the wall, or by the one that nobody sets, whichever has less.
+func Left(until, now time.Time) time.Duration { return min(until.Sub(now), until.Sub(now.Round(0))) }
+
+// Ended has do called, once, when the principal's key ends. It is not called after stop.
+func (p Principal) Ended(now func() time.Time, do func()) (stop func()) {
+	ctx, stop := context.WithCancel(context.Background())
+	if p.ExpiresAt.IsZero() {
+		return stop
+	}
+	go func() {
+		for ctx.Err() == nil {
+			left := Left(p.ExpiresAt, now())
+			if left <= 0 {
+				do()
+				return
+			}
+			select {
+			case <-time.After(min(left, LookAgain)):
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return stop
 }
 
 // Lasting is the principal as the one for whom something is held that outlives the rotation of an agent's token: it ends when the

@@ -30,11 +30,11 @@ var errTokenEnded = problem.New(problem.Unauthorized, "make a new one", "the tok
 // attachment is a DevTools client of a session, as its user has it.
 type attachment struct {
 	Devtools
-	s      *Service
-	r      *session
-	by     identity.Principal
-	record Record
-	expire atomic.Pointer[time.Timer] // nil when nothing ends it but its user
+	s       *Service
+	r       *session
+	by      identity.Principal
+	record  Record
+	unwatch atomic.Pointer[func()] // what awaits the end of its principal's key
 
 	sent, refused atomic.Int64
 	changed       atomic.Int64  // commands since the last picture that change what the page shows
@@ -81,10 +81,10 @@ func (s *Service) Attach(ctx context.Context, by identity.Principal, id string) 
 		record.End(outcome(err, nil))
 		return nil, err
 	}
-	if !by.ExpiresAt.IsZero() {
-		a.expire.Store(time.AfterFunc(by.ExpiresAt.Sub(s.Now()), func() {
-			a.cut(errTokenEnded)
-		}))
+	unwatch := by.Ended(s.Now, func() { a.cut(errTokenEnded) })
+	a.unwatch.Store(&unwatch)
+	if a.closed.Load() { // by a person who has taken over, meanwhile
+		unwatch()
 	}
 	s.Log.Info("DevTools client attached", "session", id, "by", by.Actor())
 	return a, nil
@@ -182,8 +182,8 @@ func (a *attachment) Close() error {
 	if a.closed.Swap(true) {
 		return err
 	}
-	if expire := a.expire.Load(); expire != nil {
-		expire.Stop()
+	if unwatch := a.unwatch.Load(); unwatch != nil {
+		(*unwatch)()
 	}
 	a.leave()
 	a.record.End(outcome(nil, audit.Fields{"commands": a.sent.Load(), "refused": a.refused.Load()}))

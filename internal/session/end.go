@@ -162,7 +162,7 @@ func (s *Service) keep(r *session) {
 			if cause, left := s.overdue(r); left <= 0 {
 				s.begin(r, Ended{Cause: cause})
 			} else {
-				timer.Reset(left)
+				timer.Reset(min(left, identity.LookAgain)) // which stands still while the machine sleeps
 			}
 		}
 	}
@@ -175,7 +175,7 @@ func (s *Service) overdue(r *session) (Cause, time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.Now()
-	left, idle := r.expires.Sub(now), s.idleUntil(r).Sub(now)
+	left, idle := identity.Left(r.expires, now), s.idleUntil(r).Sub(now)
 	if idle < left {
 		return CauseIdle, idle
 	}

@@ -3,10 +3,12 @@ package session
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -35,6 +37,46 @@ func TestSessionEndsWhenItsTimeIsUpHoweverBusyItIs(t *testing.T) {
 		w.nothingLeft(t)
 		_, err := visit(s, t.Context(), admin, out.ID, "about:blank", 0)
 		wantCode(t, err, problem.SessionClosed)
+	})
+}
+
+// A machine that sleeps stops its timers, and its accounts are given to others meanwhile.
+func TestTimeThatAMachineSleepsCounts(t *testing.T) {
+	var slept atomic.Int64
+	now := func() time.Time { return time.Now().Add(time.Duration(slept.Load())) }
+	inBubble(t, func(o *Options) { o.Now = now }, func(t *testing.T, _ *world, s *Service) {
+		out := mustOpen(t, s, Request{})
+		link, err := s.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		by, err := s.Redeem(t.Context(), link.Token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan struct{})
+		defer by.Ended(now, func() { close(ended) })()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		select {
+		case <-ended:
+			t.Error("the link ends too early")
+		default:
+		}
+		slept.Store(int64(72 * time.Hour))
+		if _, err := s.Redeem(t.Context(), link.Token); problem.CodeOf(err) != problem.Unauthorized {
+			t.Errorf("after three days the link of an hour: %v", err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := mustGet(t, s, out.ID); got.State != StateClosed || got.Ended.Cause != CauseIdle && got.Ended.Cause != CauseExpired {
+			t.Errorf("after three days it is %s: %+v", got.State, got.Ended)
+		}
+		select {
+		case <-ended:
+		default:
+			t.Error("who had the link still has it")
+		}
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/browser"
@@ -41,7 +40,6 @@ type Live struct {
 	live   LiveBrowser
 	viewer LiveViewer
 	record Record
-	expire *time.Timer // nil when nothing ends it by its time
 
 	ctx    context.Context // ends with the session, or with a cause of this viewer's
 	end    context.CancelCauseFunc
@@ -92,9 +90,7 @@ func (l *Live) enter() error {
 	}
 	l.viewer = l.live.Watch()
 	l.r.lives[l] = struct{}{}
-	if !l.by.ExpiresAt.IsZero() {
-		l.expire = time.AfterFunc(l.by.ExpiresAt.Sub(l.s.Now()), func() { l.end(errTokenEnded) })
-	}
+	context.AfterFunc(l.ctx, l.by.Ended(l.s.Now, func() { l.end(errTokenEnded) }))
 	return nil
 }
 
@@ -273,9 +269,6 @@ func (l *Live) Close() error {
 		return nil
 	}
 	l.end(errLiveClosed)
-	if l.expire != nil {
-		l.expire.Stop()
-	}
 	l.viewer.Close()
 	l.s.mu.Lock()
 	delete(l.r.lives, l)

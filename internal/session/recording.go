@@ -51,10 +51,9 @@ func (s *Service) endTape(r *session) {
 			s.Log.Error("end a recording", "session", r.id, "error", err)
 		}
 	}
-	s.TidyRecordings()
 }
 
-// TidyRecordings removes the recordings that are kept for long enough. It is done at the end of each session as well.
+// TidyRecordings removes the recordings that are kept for long enough.
 func (s *Service) TidyRecordings() {
 	if err := s.shelf.Tidy(); err != nil {
 		s.Log.Error("remove old recordings", "error", err)

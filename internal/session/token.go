@@ -112,7 +112,7 @@ func (s *Service) Redeem(_ context.Context, presented string) (identity.Principa
 	defer s.mu.Unlock()
 	t, ok := s.tokens[sum] // by its hash: nothing is learned from how long it takes
 	r := s.sessions[t.session]
-	if !ok || r == nil || r.state != StateReady || !s.Now().Before(t.by.ExpiresAt) {
+	if !ok || r == nil || r.state != StateReady || identity.Left(t.by.ExpiresAt, s.Now()) <= 0 {
 		return identity.Principal{}, problem.New(problem.Unauthorized, "make a new one; it works for one session, while that is open",
 			"invalid or expired session token")
 	}
@@ -223,7 +223,7 @@ func (s *Service) expireTokens(session string) (count int) {
 	for sum, t := range s.tokens {
 		r := s.sessions[t.session]
 		switch {
-		case !now.Before(t.by.ExpiresAt), r == nil, r.state != StateReady:
+		case identity.Left(t.by.ExpiresAt, now) <= 0, r == nil, r.state != StateReady:
 			delete(s.tokens, sum)
 		case t.session == session:
 			count++

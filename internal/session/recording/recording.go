@@ -65,8 +65,6 @@ func (m Meta) holder() quota.Holder { return quota.Holder{Tenant: m.Tenant, Agen
 const (
 	metaFile  = "meta.json"
 	stepsFile = "steps.jsonl"
-	// purgeEvery is how often a shelf should be tidied.
-	purgeEvery = time.Hour
 	// lookAgain is how soon a shelf without room looks again for what others have removed.
 	lookAgain = 10 * time.Second
 )
@@ -99,8 +97,8 @@ type Options struct {
 	Tenants func() int
 }
 
-// Open makes the folder, or takes one over: what an earlier process has left of transient recordings goes, and so does
-// what is too old.
+// Open makes the folder, or takes one over: what an earlier process has left of transient recordings goes. What is too old does
+// not: the clock may be wrong while the machine starts.
 func Open(o Options) (*Shelf, error) {
 	if o.Keep <= 0 || o.Now == nil || o.Quotas.Tenant <= 0 || o.Quotas.Agent <= 0 {
 		return nil, errors.New("recordings: how long they are kept, their quotas, or the clock, is missing")
@@ -116,13 +114,8 @@ func Open(o Options) (*Shelf, error) {
 	return s, s.sweep(true)
 }
 
-// Tidy removes what is too old, once an hour at most.
-func (s *Shelf) Tidy() error {
-	if !s.due(purgeEvery) {
-		return nil
-	}
-	return s.sweep(false)
-}
+// Tidy removes what is too old.
+func (s *Shelf) Tidy() error { return s.sweep(false) }
 
 // due says whether the last sweep is some time ago.
 func (s *Shelf) due(after time.Duration) bool {
@@ -137,8 +130,8 @@ func (s *Shelf) Held(asks quota.Holder) []quota.Amount { return s.room.gate.Amou
 // Close removes what does not outlive the process.
 func (s *Shelf) Close() error { return s.sweep(true) }
 
-// sweep removes recordings that are too old; with transient also all that are not for audit. A recording that others have removed is
-// not counted any more.
+// sweep removes recordings that are too old; with transient those that are not for audit, instead. A recording that others have
+// removed is not counted any more.
 func (s *Shelf) sweep(transient bool) error {
 	s.mu.Lock()
 	s.purged = s.Now()
@@ -148,20 +141,19 @@ func (s *Shelf) sweep(transient bool) error {
 	err := s.each(func(root *os.Root, path string) error {
 		found[path] = true
 		m, err := readMeta(root, path)
-		age := s.Now().Sub(m.Created)
 		if err != nil {
-			// Half a recording, of a process that was killed in its first moment. Its folder says how old it is.
-			info, statErr := root.Stat(path)
-			if statErr != nil {
-				return statErr
+			m.Kind = Audit // half a recording, of a process that was killed in its first moment
+		}
+		young := transient
+		if !young {
+			if young, err = s.young(root, path, m); err != nil {
+				return err
 			}
-			age = s.Now().Sub(info.ModTime())
-			m.Kind = Audit
 		}
 		s.mu.Lock()
 		_, live := s.open[m.Session]
 		s.mu.Unlock()
-		if m.Kind == Audit && age < s.Keep || live && !transient {
+		if m.Kind == Audit && young || live && !transient {
 			if !live {
 				errs = append(errs, s.room.find(root, path, m))
 			}
@@ -184,6 +176,23 @@ func (s *Shelf) sweep(transient bool) error {
 		return fmt.Errorf("remove recordings: %w", err)
 	}
 	return nil
+}
+
+// young says whether a recording is not too old. It counts from the last that is known of it: it may have begun before the machine's
+// clock was right.
+func (s *Shelf) young(root *os.Root, path string, m Meta) (bool, error) {
+	info, err := root.Stat(path)
+	if err != nil {
+		return false, err
+	}
+	last := info.ModTime()
+	if m.Created.After(last) {
+		last = m.Created
+	}
+	if m.Ended != nil && m.Ended.After(last) {
+		last = *m.Ended
+	}
+	return s.Now().Sub(last) < s.Keep, nil
 }
 
 // each calls do with the path of every recording.

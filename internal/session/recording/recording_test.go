@@ -113,6 +113,41 @@ func TestATransientRecordingGoesWithItsSessionAndAnAuditOneStays(t *testing.T) {
 	}
 }
 
+// A machine may start with a clock that is years off, until NTP has set it.
+func TestAClockThatIsOffForAWhileTakesNoRecording(t *testing.T) {
+	s, c, dir := newShelf(t)
+	right := c.at
+	for session, began := range map[string]time.Time{one: right.AddDate(-3, 0, 0), two: right} {
+		c.at = began
+		tape := start(t, s, meta(session, Audit, c.at))
+		step(t, tape, c, "navigate", Outcome{OK: true})
+		c.at = right
+		if err := tape.Close(c.at, "closed"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, off := range []time.Duration{0, 400 * day, -400 * day} {
+		c.at = right.Add(off)
+		var err error
+		if s, err = Open(options(dir, c)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	listed := func(want int) {
+		t.Helper()
+		if err := s.Tidy(); err != nil {
+			t.Fatal(err)
+		}
+		if list, err := s.List("acme"); err != nil || len(list) != want {
+			t.Errorf("there are %+v, %v", list, err)
+		}
+	}
+	c.at = right.Add(7*day - time.Minute)
+	listed(2)
+	c.at = right.Add(7 * day)
+	listed(0)
+}
+
 func TestANewProcessKeepsAuditRecordingsAndTouchesNothingElse(t *testing.T) {
 	s, c, dir := newShelf(t)
 	step(t, start(t, s, meta(one, Transient, c.at)), c, "navigate", Outcome{OK: true})
