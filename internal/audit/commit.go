@@ -15,8 +15,12 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-// spilledAt is the name under which a record that waited in the file says when it was made.
-const spilledAt = "spilled_at"
+// The names under which a record says when it was made, where its place in the chain does not let its time say so: one that waited in
+// the file, and one that was made while the clock was behind the newest row.
+const (
+	spilledAt = "spilled_at"
+	clockAt   = "clock_at"
+)
 
 // transaction are rows that belong together at the end of the chain.
 type transaction struct {
@@ -136,6 +140,9 @@ func (w *writer) seal(rows []store.AuditRow) head {
 		r := &rows[i]
 		r.Node, r.Seq, r.PrevHash = w.options.Node, h.seq+1, bytes.Clone(h.hash[:])
 		if r.Time.Before(h.time) {
+			if h.time.Sub(r.Time) > skewTolerance && !bytes.Contains(r.Detail, []byte(`"`+spilledAt+`":`)) {
+				r.Detail = withOriginalTime(*r, clockAt)
+			}
 			r.Time = h.time
 		}
 		h.seq, h.time = r.Seq, r.Time
@@ -201,7 +208,7 @@ func (w *writer) join() error {
 		}
 		if len(rows) > 0 {
 			for i := range rows {
-				rows[i].Detail = withOriginalTime(rows[i])
+				rows[i].Detail = withOriginalTime(rows[i], spilledAt)
 			}
 			if err := w.joinRows(rows); err != nil {
 				return err
@@ -259,8 +266,8 @@ func (w *writer) joinRows(rows []store.AuditRow) error {
 }
 
 // withOriginalTime adds to a record when it was made, which its place in the chain may not let its time say.
-func withOriginalTime(row store.AuditRow) []byte {
-	if detail, ok := withField(row.Detail, spilledAt, row.Time.UTC().Format(timeFormat)); ok {
+func withOriginalTime(row store.AuditRow, name string) []byte {
+	if detail, ok := withField(row.Detail, name, row.Time.UTC().Format(timeFormat)); ok {
 		return detail
 	}
 	return row.Detail
