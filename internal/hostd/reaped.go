@@ -217,7 +217,7 @@ func reasonToReap(r jail.Record, was jail.State, ownerHere bool, now time.Time) 
 	switch {
 	case was != jail.StateStarted && was != jail.StateReady:
 		return ReapResidue
-	case now.After(r.Deadline):
+	case r.TimeIsUp(now):
 		return ReapWallClock
 	case r.Exit == nil || !ownerHere: // a program that runs is ended for no other reason
 		return ReapOwnerLost

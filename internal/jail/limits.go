@@ -69,7 +69,7 @@ const (
 	MinTasks, MaxTasks         = 4, 4_000_000
 	MinDisk, MaxDisk           = 1 << 20, 1 << 40
 	MinFiles, MaxFiles         = 64, 1 << 20
-	MinWallClock, MaxWallClock = time.Second, 366 * 24 * time.Hour
+	MinWallClock, MaxWallClock = time.Second, 366 * 24 * time.Hour // the most is no limit
 )
 
 // Validate reports every limit that is missing or out of bounds, all at once.

@@ -257,7 +257,7 @@ func (g *Registry) judge(e *Entry) Verdict {
 	case e.active, e.tornDown: // being made or ended right now, or gone
 	case r.State != StateStarted && r.State != StateReady:
 		return Verdict{fmt.Sprintf("left in state %s by a process that is gone", r.State), CauseOwnerLost}
-	case now.After(r.Deadline):
+	case r.TimeIsUp(now):
 		return Verdict{"its wall clock has run out", CauseWallClock}
 	case r.Spec.Lifetime != LifetimeOwner, lost && since.IsZero():
 	case lost && gone >= g.o.Grace:

@@ -41,6 +41,12 @@ type Record struct {
 	Exit     *Exit     `json:"exit,omitempty"`
 }
 
+// TimeIsUp says whether the jail has been there for longer than it may be. Without a limit it never has, whatever the clock said when it
+// was made.
+func (r *Record) TimeIsUp(now time.Time) bool {
+	return r.Spec.Limits.WallClock < MaxWallClock && now.After(r.Deadline)
+}
+
 // recordVersion is raised when a field changes its meaning.
 const recordVersion = 1
 
