@@ -83,7 +83,7 @@ func (p *program) serveBrowser(cmd *cobra.Command, start bool, headless *bool, b
 	closeAll := func() error { return errors.Join(control.Close(), devtools.Close()) }
 	var remote *hostserver.Remote
 	if b.settings.Remote.On() {
-		if remote, err = hostserver.ListenRemote(cmd.Context(), b.settings.Remote); err != nil {
+		if remote, err = hostserver.ListenRemote(cmd.Context(), b.settings.Remote, log); err != nil {
 			return errors.Join(err, closeAll())
 		}
 		closeAll = func() error { return errors.Join(control.Close(), devtools.Close(), remote.Close()) }

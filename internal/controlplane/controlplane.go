@@ -7,7 +7,6 @@ package controlplane
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -25,6 +24,7 @@ import (
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/base/keypair"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
@@ -73,7 +73,7 @@ type plane struct {
 	Options
 	authorities session.Certificates
 	roots       *x509.CertPool
-	certificate tls.Certificate // of the API; without a Leaf there is none
+	certificate *keypair.Pair // of the API; nil when there is none
 
 	host *hostd.Client
 	info hostd.Info

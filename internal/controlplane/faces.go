@@ -25,9 +25,8 @@ func (p *plane) listenAPI(ctx context.Context) error {
 		return problem.Wrap(err, problem.Conflict, "stop what uses it, or set listen in the configuration", "the API cannot listen on %s", at)
 	}
 	p.apiListener = api.NewEntrance(listener, p.Config.Quotas, p.tenants)
-	if p.certificate.Leaf != nil {
-		p.apiListener = tls.NewListener(p.apiListener, &tls.Config{Certificates: []tls.Certificate{p.certificate}, MinVersion: tls.VersionTLS12,
-			NextProtos: []string{"http/1.1"}})
+	if p.certificate != nil {
+		p.apiListener = tls.NewListener(p.apiListener, p.certificate.Config())
 	}
 	return nil
 }
@@ -38,14 +37,11 @@ func (p *plane) makeHealth(context.Context) (err error) {
 		Held: []quota.Look{quota.Always(p.sessions.Held), quota.Always(p.audit.Held), quota.Always(p.identity.Held), quota.Always(p.gateway.Held), p.agents.Held,
 			quota.Always(p.servers.Held), p.memoryOfJails, p.vault.Held},
 		Machine: health.NewWatch(p.host, p.Config.DataDir, p.Now, p.Log).Look,
-		Audit:   p.audit.Status, Checkpoints: hostd.CheckpointsPath(p.Config), Database: p.store, DatabaseKind: "postgresql",
+		Audit:   p.audit.Status, Certificate: p.certificate, Checkpoints: hostd.CheckpointsPath(p.Config), Database: p.store, DatabaseKind: "postgresql",
 		Gateway: p.metrics.Gateway, GatewayAt: p.gatewayListener.Addr().String(), API: p.Config.Listen.String(), Version: p.Version, Node: p.node, Log: p.Log, Now: p.Now,
 	}
 	if p.Config.Database == "" {
 		out.DatabaseKind, out.DatabaseDir = "embedded", hostd.DatabaseDir(p.Config)
-	}
-	if leaf := p.certificate.Leaf; leaf != nil {
-		out.Certificate = leaf.NotAfter
 	}
 	p.health, err = health.New(out)
 	return err
@@ -106,7 +102,7 @@ func (p *plane) serveAPI(ctx context.Context) error {
 
 // ownName reports whether a name is one of the certificate's.
 func (p *plane) ownName(host string) bool {
-	leaf := p.certificate.Leaf
+	leaf := p.certificate.Leaf()
 	return leaf != nil && leaf.VerifyHostname(host) == nil
 }
 

@@ -2,13 +2,13 @@ package controlplane
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 
+	"github.com/clawjail/clawjail/internal/base/keypair"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/policy/hostport"
@@ -26,7 +26,7 @@ func (p *plane) readSettings(context.Context) (err error) {
 	if p.gateway.clean, err = cleanPolicy(p.Config); err != nil {
 		return err
 	}
-	if p.certificate, err = loadCertificate(p.Config.TLS); err != nil {
+	if p.certificate, err = p.loadCertificate(); err != nil {
 		return err
 	}
 	return open.CheckURL(p.Config.Database.Reveal())
@@ -76,13 +76,14 @@ func destinationHost(text string) (hostport.Host, error) {
 	return hostport.ParseHost(text)
 }
 
-func loadCertificate(files config.TLS) (tls.Certificate, error) {
+func (p *plane) loadCertificate() (*keypair.Pair, error) {
+	files := p.Config.TLS
 	if !files.Set() {
-		return tls.Certificate{}, nil
+		return nil, nil
 	}
-	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	pair, err := keypair.Load(files.Cert, files.Key, p.Log)
 	if err != nil {
-		return pair, problem.Wrap(err, problem.BadConfig, "check tls.cert and tls.key, and that the control plane's user can read both",
+		return nil, problem.Wrap(err, problem.BadConfig, "check tls.cert and tls.key, and that the control plane's user can read both",
 			"the certificate of the API cannot be used")
 	}
 	return pair, nil

@@ -8,9 +8,11 @@ import (
 )
 
 const (
-	// reapedEvery is how often the host daemon is asked what it has reaped, tidyEvery how often what is too old goes.
+	// reapedEvery is how often the host daemon is asked what it has reaped, tidyEvery how often what is too old goes. That begins
+	// a while after the start: a machine may start with a wrong clock, until NTP has set it.
 	reapedEvery = 5 * time.Second
 	tidyEvery   = time.Hour
+	tidyFirst   = 10 * time.Minute
 	// reserveBytes is what the database can still write when others have filled its disk. It is taken a while after the start,
 	// and what was used up is replaced.
 	reserveBytes = 64 << 20
@@ -22,19 +24,19 @@ const (
 
 // tidy removes what is too old, and records what the host daemon has reaped by itself, until ctx ends.
 func (p *plane) tidy(ctx context.Context) error {
-	reaping, old, reserving := time.NewTicker(reapedEvery), time.NewTicker(tidyEvery), time.NewTimer(reserveFirst)
+	reaping, old, reserving := time.NewTicker(reapedEvery), time.NewTimer(tidyFirst), time.NewTimer(reserveFirst)
 	defer reaping.Stop()
 	defer old.Stop()
 	defer reserving.Stop()
 	var seen reaped
 	seen.ask(ctx, p)
-	p.removeOld(ctx)
 	for {
 		select {
 		case <-reaping.C:
 			seen.ask(ctx, p)
 		case <-old.C:
 			p.removeOld(ctx)
+			old.Reset(tidyEvery)
 		case <-reserving.C:
 			p.reserve(ctx)
 			reserving.Reset(reserveEvery)

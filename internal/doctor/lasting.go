@@ -70,7 +70,7 @@ func certificate(_ context.Context, e *exam) Result {
 	if !files.Set() {
 		return fine("the API has no certificate of its own")
 	}
-	const renew = "put a new one at tls.cert and tls.key, and restart the control plane"
+	const renew = "put a new one at tls.cert and tls.key"
 	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
 	if errors.Is(err, fs.ErrPermission) && e.UID != 0 {
 		return e.failed(err)

@@ -178,6 +178,8 @@ func listed(all []Attention) []Attention {
 	return out
 }
 
+const newCertificate = "Put a new one at tls.cert and tls.key, where the control plane's user can read both. It is used at once."
+
 func worst(all []Attention) Level {
 	if len(all) == 0 {
 		return Fine
@@ -193,14 +195,14 @@ func (l *look) lookMachine() {
 	}
 	l.machine = &m
 	l.all = append(l.all, m.attention(l.Version, l.Now())...)
-	if end := l.Certificate; !end.IsZero() {
-		switch now := l.Now(); {
+	if c := l.Certificate.Leaf(); c != nil {
+		switch end, now := c.NotAfter, l.Now(); {
 		case !end.After(now):
 			l.add(Attention{Code: CertificateExpired, Level: Failed, Sentence: "The certificate of the API has ended, so browsers and clients refuse it.",
-				Hint: "Put a new one at tls.cert and tls.key, and restart the control plane.", At: end})
+				Hint: newCertificate, At: end})
 		case end.Before(now.Add(2 * keyWarning)):
 			l.add(Attention{Code: CertificateExpiring, Level: Notice, Sentence: "The certificate of the API ends soon.",
-				Hint: "Put a new one at tls.cert and tls.key, and restart the control plane.", At: end})
+				Hint: newCertificate, At: end})
 		}
 	}
 }

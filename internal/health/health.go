@@ -19,6 +19,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/base/keypair"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
@@ -95,8 +96,8 @@ type Options struct {
 	GatewayAt string
 	// API is where the API and the console listen.
 	API string
-	// Certificate is when that of the API ends; zero when there is none.
-	Certificate time.Time
+	// Certificate is that of the API, or nil when there is none.
+	Certificate *keypair.Pair
 	Version     string
 	Node        string
 	Log         *slog.Logger
@@ -222,8 +223,8 @@ func (s *Service) Status(ctx context.Context, by identity.Principal) (Status, er
 		out.Gateway = &GatewayStatus{Listen: s.GatewayAt}
 		out.Gateway.Requests, out.Gateway.Refusals = s.Gateway()
 	}
-	if !s.Certificate.IsZero() {
-		out.TLS = &CertificateLife{s.Certificate}
+	if c := s.Certificate.Leaf(); c != nil {
+		out.TLS = &CertificateLife{c.NotAfter}
 	}
 	return out, nil
 }

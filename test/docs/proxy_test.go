@@ -449,4 +449,10 @@ func TestOwnCertificate(t *testing.T) {
 	ask(t, c, "https://"+proxyName+":"+port+"/v1/health").want(t, "the certificate's name", http.StatusOK, "")
 	ask(t, c, "https://"+proxyName+":"+port+"/v1/health", "Host", foreignName).
 		want(t, "a foreign Host", http.StatusForbidden, problem.Forbidden)
+
+	renewed, authority := certificates(t, dir)
+	ask(t, clientTo(t, to, newAddress(), renewed), "https://"+proxyName+":"+port+"/v1/health").want(t, "a renewed certificate", http.StatusOK, "")
+	if out, err := cli("SSL_CERT_FILE=" + authority); err != nil {
+		t.Errorf("with a renewed certificate: %v: %s", err, out)
+	}
 }

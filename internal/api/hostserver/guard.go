@@ -24,7 +24,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		switch {
-		case s.cert != nil && s.cert.VerifyHostname(hostOf(r.Host)) != nil:
+		case s.cert != nil && s.cert.Leaf().VerifyHostname(hostOf(r.Host)) != nil:
 			s.fail(w, r, problem.New(problem.Forbidden, "use a name of its certificate", "Forbidden: the host %q is not this server", cut(r.Host)))
 		case s.cert == nil && !loopback(hostOf(r.Host)):
 			s.fail(w, r, problem.New(problem.Forbidden, "use 127.0.0.1 or localhost", "Forbidden: the host %q is not this server", cut(r.Host)))

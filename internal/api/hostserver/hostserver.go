@@ -11,7 +11,6 @@ package hostserver
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"log/slog"
 	"net"
@@ -22,6 +21,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/clawjail/clawjail/internal/base/keypair"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/browser/host"
@@ -57,7 +57,7 @@ type Server struct {
 	log    *slog.Logger
 	brief  bool
 	remote *Remote
-	cert   *x509.Certificate // of the servers for other machines, nil for those on loopback
+	cert   *keypair.Pair // of the servers for other machines, nil for those on loopback
 
 	ended   chan struct{} // closed when somebody stopped the browser of a server that ends with it
 	end     *sync.Once

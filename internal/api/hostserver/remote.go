@@ -4,12 +4,13 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 
+	"github.com/clawjail/clawjail/internal/base/keypair"
 	"github.com/clawjail/clawjail/internal/browser/host"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -20,12 +21,12 @@ type Remote struct {
 	At                config.RemoteBrowser
 	Control, Devtools net.Listener
 	token             host.Token
-	cert              *x509.Certificate
+	cert              *keypair.Pair
 }
 
 // ListenRemote opens both ports for other machines. The token is made where it is missing.
-func ListenRemote(ctx context.Context, at config.RemoteBrowser) (*Remote, error) {
-	pair, err := tls.LoadX509KeyPair(at.TLS.Cert, at.TLS.Key)
+func ListenRemote(ctx context.Context, at config.RemoteBrowser, log *slog.Logger) (*Remote, error) {
+	pair, err := keypair.Load(at.TLS.Cert, at.TLS.Key, log)
 	if err != nil {
 		return nil, problem.Wrap(err, problem.BadConfig, "set browser.tls to a certificate and its key, as PEM", "the certificate for other machines cannot be used")
 	}
@@ -33,7 +34,6 @@ func ListenRemote(ctx context.Context, at config.RemoteBrowser) (*Remote, error)
 	if err != nil {
 		return nil, err
 	}
-	settings := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 	control, err := listen(ctx, at.Listen)
 	if err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func ListenRemote(ctx context.Context, at config.RemoteBrowser) (*Remote, error)
 	if err != nil {
 		return nil, errors.Join(err, control.Close())
 	}
-	return &Remote{At: at, Control: tls.NewListener(control, settings), Devtools: tls.NewListener(devtools, settings), token: token, cert: pair.Leaf}, nil
+	return &Remote{At: at, Control: tls.NewListener(control, pair.Config()), Devtools: tls.NewListener(devtools, pair.Config()), token: token, cert: pair}, nil
 }
 
 // Close closes the ports of a server that was not started.
