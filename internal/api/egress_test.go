@@ -166,13 +166,13 @@ func TestEgressRoutesReachTheirService(t *testing.T) {
 func TestWhatIsDecidedArrives(t *testing.T) {
 	d := newDoor(t)
 	d.ask(t, "POST", "/v1/rules", `{"tenant":"acme","agent":"writer","action":"deny","target":"https://*.Example.com:8443/a/**","methods":["GET"],"session":"s_1",
-		"priority":7,"once":true,"for":"1h","name":"n","note":"why"}`)
+		"priority":7,"once":true,"for":"2d","name":"n","note":"why"}`)
 	r := d.egress.rule
 	text, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"id":"","tenant":"acme","agent":"ag_1","note":"why","expires_at":"2023-11-14T23:13:20Z","name":"n","action":"deny","host":"*.example.com","ports":["8443"],` +
+	const want = `{"id":"","tenant":"acme","agent":"ag_1","note":"why","expires_at":"2023-11-16T22:13:20Z","name":"n","action":"deny","host":"*.example.com","ports":["8443"],` +
 		`"scheme":"https","methods":["GET"],"path":"/a/**","session":"s_1","priority":7,"once":true}`
 	if string(text) != want {
 		t.Errorf("%s\nwant %s", text, want)
@@ -233,6 +233,7 @@ func TestWhatCannotBeDecidedIsRefusedBeforeTheServiceHearsOfIt(t *testing.T) {
 		"a target with a query":      {"POST", "/v1/rules", `{"action":"allow","target":"https://a.test/?x=1"}`, 400, problem.BadURL, "query"},
 		"a field of answers":         {"POST", "/v1/rules", `{"action":"allow","target":"a.test","created_by":"admin"}`, 400, problem.BadJSON, "created_by"},
 		"an id of the caller's":      {"PUT", "/v1/services", `{"id":"x","name":"a"}`, 400, problem.BadJSON, `\"id\"`},
+		"days":                       {"POST", "/v1/rules", `{"action":"allow","target":"a.test","for":"0d"}`, 400, problem.BadLimit, "0d"},
 		"no duration":                {"POST", "/v1/rules", `{"action":"allow","target":"a.test","for":"soon"}`, 400, problem.BadLimit, "soon"},
 		"a duration of nothing":      {"POST", "/v1/rules", `{"action":"allow","target":"a.test","for":"-1h"}`, 400, problem.BadLimit, "-1h"},
 		"all tenants and one":        {"POST", "/v1/rules", `{"all_tenants":true,"tenant":"acme","action":"allow","target":"a.test"}`, 400, problem.BadRequest, "all_tenants"},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/op"
 )
 
@@ -94,12 +95,12 @@ func moment(cmd *cobra.Command, flag, text string, now time.Time) (time.Time, er
 	if text == "" {
 		return time.Time{}, nil
 	}
-	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+	if ago, err := texts.Duration(text); err == nil && ago >= 0 {
 		return now.Add(-ago).UTC(), nil
 	}
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return time.Time{}, usage(cmd, "--%s %q is not a time: write how long ago, such as 1h, or 2026-01-02T15:04:05Z", flag, text)
+		return time.Time{}, usage(cmd, "--%s %q is not a time: write how long ago, such as 1h or 7d, or 2026-01-02T15:04:05Z", flag, text)
 	}
 	return at.UTC(), nil
 }

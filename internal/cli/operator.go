@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/op"
@@ -40,8 +41,8 @@ func duration(cmd *cobra.Command, flag, text string) error {
 	if text == "" {
 		return nil
 	}
-	if d, err := time.ParseDuration(text); err != nil || d < 0 {
-		return usage(cmd, "--%s %q is not a duration: write a number with s, m or h, such as 30m", flag, text)
+	if d, err := texts.Duration(text); err != nil || d < 0 {
+		return usage(cmd, "--%s %q is not a duration: write a number with s, m, h or d, such as 30m", flag, text)
 	}
 	return nil
 }

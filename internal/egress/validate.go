@@ -496,7 +496,7 @@ func holdTime(text string) (time.Duration, bool) {
 	if text == "" {
 		return 0, true
 	}
-	d, err := time.ParseDuration(text)
+	d, err := texts.Duration(text)
 	return d, err == nil && len(text) <= 32 && d >= 0 && d <= maxHold
 }
 

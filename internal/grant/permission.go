@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -135,12 +134,7 @@ func ParseFor(text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
 	}
-	d, err := time.ParseDuration(text)
-	if days, found := strings.CutSuffix(text, "d"); found {
-		var n int
-		n, err = strconv.Atoi(days)
-		d = time.Duration(min(n, 1000)) * 24 * time.Hour
-	}
+	d, err := texts.Duration(text)
 	if err != nil || d < time.Second || d > maxFor {
 		return 0, problem.New(problem.BadLimit, "write a number with d, h or m, such as 30d; leave it out for no end", "%s is not a time from 1s to 366d", texts.Quote(text, 80))
 	}

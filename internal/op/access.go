@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -65,7 +66,7 @@ func waiting(text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
 	}
-	d, err := time.ParseDuration(text)
+	d, err := texts.Duration(text)
 	if err != nil || d < 0 || d > 5*time.Minute {
 		return 0, problem.New(problem.BadLimit, "give a time such as 30s, at most 5m", "the wait %s is not valid", quote(text))
 	}

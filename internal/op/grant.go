@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -33,7 +34,7 @@ func (r GrantRequest) Request() (grant.Request, error) {
 		return out, nil // the service has a default, and a zero that was written is an error
 	}
 	var err error
-	if out.TTL, err = time.ParseDuration(r.TTL); err != nil || out.TTL <= 0 {
+	if out.TTL, err = texts.Duration(r.TTL); err != nil || out.TTL <= 0 {
 		return out, problem.New(problem.BadLimit, "write a number with s, m or h, such as 10m", "ttl %s is not a positive duration", quote(r.TTL))
 	}
 	return out, nil

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/policy"
@@ -44,9 +45,9 @@ func (r RuleRequest) Rule(now time.Time) (egress.Rule, error) {
 	out.Name, out.Action, out.Methods, out.Address, out.Opaque = r.Name, r.Action, r.Methods, r.Address, r.Opaque
 	out.Note = r.Note
 	if r.For != "" {
-		d, err := time.ParseDuration(r.For)
+		d, err := texts.Duration(r.For)
 		if err != nil || d <= 0 {
-			return egress.Rule{}, problem.New(problem.BadLimit, "give a time such as 1h", "%s is not a positive duration", quote(r.For))
+			return egress.Rule{}, problem.New(problem.BadLimit, "give a time such as 1h or 30d", "%s is not a positive duration", quote(r.For))
 		}
 		out.ExpiresAt = now.Add(d).UTC()
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
@@ -132,7 +133,7 @@ func RotateToken() Op[NewToken, IssuedToken] {
 			}
 			overlap := identity.DefaultOverlap
 			if in.Of.Overlap != "" {
-				if overlap, err = time.ParseDuration(in.Of.Overlap); err != nil {
+				if overlap, err = texts.Duration(in.Of.Overlap); err != nil {
 					return IssuedToken{}, problem.New(problem.BadLimit, "give a time such as 10m", "the overlap %s is not a duration", quote(in.Of.Overlap))
 				}
 			}

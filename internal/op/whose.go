@@ -125,9 +125,9 @@ func Life(text string) (time.Duration, error) {
 	if text == "" || text == Never {
 		return identity.NeverExpires, nil
 	}
-	d, err := time.ParseDuration(text)
+	d, err := texts.Duration(text)
 	if err != nil || d <= 0 { // below zero there is a number that means never
-		return 0, problem.New(problem.BadLimit, "give a time such as 720h, or never", "the life %s is not a positive duration", quote(text))
+		return 0, problem.New(problem.BadLimit, "give a time such as 720h or 30d, or never", "the life %s is not a positive duration", quote(text))
 	}
 	return d, nil
 }

@@ -5,7 +5,9 @@ package texts
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
+	"time"
 	"unicode"
 )
 
@@ -36,4 +38,14 @@ func Printable(s string, replacement rune) string {
 		}
 		return r
 	}, s)
+}
+
+// Duration reads a time as Go writes it, such as 1h30m, or a number of days, such as 30d. The most is 100 000 days.
+func Duration(text string) (time.Duration, error) {
+	days, found := strings.CutSuffix(text, "d")
+	if !found {
+		return time.ParseDuration(text)
+	}
+	n, err := strconv.ParseUint(days, 10, 32)
+	return time.Duration(min(n, 100_000)) * 24 * time.Hour, err
 }
