@@ -74,7 +74,7 @@ func TestUnitsSayWhatTheyMust(t *testing.T) {
 			"Service.CapabilityBoundingSet": "",
 			"Service.ProtectSystem":         "strict",
 			"Service.RestrictNamespaces":    "yes",
-			"Unit.After":                    "network-online.target clawjail-hostd.service",
+			"Unit.After":                    "network-online.target time-sync.target clawjail-hostd.service",
 			"Unit.Wants":                    "network-online.target clawjail-hostd.service", // the doctor relies on it
 			"Unit.StartLimitIntervalSec":    "0",
 			"Install.WantedBy":              "multi-user.target",
