@@ -48,7 +48,7 @@ func newAgentCreate(p *program) *cobra.Command {
 		Short: "Make an agent, and print its token",
 		Long: "Makes an agent. Its first token alone is on standard output, and is never shown again. With --mcp it is offered the tools of MCP servers; " +
 			"`clawjail agent limits` changes that.",
-		Example: "  clawjail agent create writer --expires 720h -o writer.token\n  clawjail agent create writer --mcp files --mcp search -o writer.token",
+		Example: "  clawjail agent create writer --expires 30d -o writer.token\n  clawjail agent create writer --mcp files --mcp search -o writer.token",
 		Args:    arguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := values.check(args, ""); err != nil {

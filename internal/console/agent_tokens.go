@@ -3,6 +3,7 @@ package console
 import (
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -69,7 +70,7 @@ func (c *Console) rotateToken(q *request) error {
 	if err != nil {
 		return err
 	}
-	overlap, err := time.ParseDuration(f.Get("overlap"))
+	overlap, err := texts.Duration(f.Get("overlap"))
 	if err != nil {
 		f.wrong("overlap", "is not a time", "such as 10m, or 0s for none")
 	}

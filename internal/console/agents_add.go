@@ -8,6 +8,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
@@ -237,9 +238,9 @@ func lifeOf(text string) (time.Duration, error) {
 		return identity.NeverExpires, nil
 	}
 	flaw := &problem.Many{Code: problem.BadLimit}
-	d, err := time.ParseDuration(text)
+	d, err := texts.Duration(text)
 	if err != nil || d <= 0 { // below zero there is a number that means never
-		flaw.AddFlaw(problem.Flaw{Field: "life", Message: "is not a time", Hint: "such as 720h, or never"})
+		flaw.AddFlaw(problem.Flaw{Field: "life", Message: "is not a time", Hint: "such as 30d, or never"})
 	}
 	return d, flaw.Err()
 }

@@ -184,7 +184,7 @@ func (s *Service) expiry(life time.Duration) (time.Time, error) {
 	case life == NeverExpires:
 		return time.Time{}, nil
 	case life < time.Second, life > longestLife:
-		return time.Time{}, problem.New(problem.BadLimit, "give a time such as 720h, or never",
+		return time.Time{}, problem.New(problem.BadLimit, "give a time such as 30d, or never",
 			"a key can be valid for 1s to %s, not for %s", longestLife, life)
 	}
 	return s.now().Add(life), nil

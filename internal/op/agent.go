@@ -17,7 +17,7 @@ import (
 type AgentRequest struct {
 	Name   string `json:"name" doc:"1 to 40 of a-z, 0-9 and -; unique in its tenant" arg:"1"`
 	Tenant string `json:"tenant,omitempty" doc:"whose it is; the caller's own, or default, when it is left out" flag:"tenant"`
-	Life   string `json:"life,omitempty" doc:"how long the token is valid, such as 720h, or never, the default" flag:"expires" usage:"how long the key is valid, such as 720h, or never" is:"life" offer:"24h,720h,never"`
+	Life   string `json:"life,omitempty" doc:"how long the token is valid, such as 30d, or never, the default" flag:"expires" usage:"how long the key is valid, such as 30d, or never" is:"life" offer:"24h,30d,never"`
 }
 
 // Agent is an identity of programs in jails.

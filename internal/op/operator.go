@@ -64,12 +64,12 @@ type OperatorRequest struct {
 	Name   string `json:"name" doc:"1 to 40 of a-z, 0-9 and -; not unique" arg:"1" example:"ada"`
 	Tenant string `json:"tenant,omitempty" doc:"the caller's own when it is left out; of a caller of all tenants, that is all" flag:"tenant"`
 	Role   string `json:"role" enum:"viewer,operator,admin" flag:"role" usage:"admin, operator or viewer" need:"what they may do is missing: --role admin, operator or viewer" example:"viewer"`
-	Life   string `json:"life,omitempty" doc:"how long the key is valid, such as 720h, or never, the default" flag:"expires" usage:"how long the key is valid, such as 720h, or never" is:"life" offer:"24h,720h,never"`
+	Life   string `json:"life,omitempty" doc:"how long the key is valid, such as 30d, or never, the default" flag:"expires" usage:"how long the key is valid, such as 30d, or never" is:"life" offer:"24h,30d,never"`
 }
 
 // LifeRequest is the body that makes a new key of an operator's.
 type LifeRequest struct {
-	Life string `json:"life,omitempty" doc:"how long the key is valid, such as 720h, or never, the default" flag:"expires" usage:"how long the key is valid, such as 720h, or never" is:"life" offer:"24h,720h,never" example:"1h"`
+	Life string `json:"life,omitempty" doc:"how long the key is valid, such as 30d, or never, the default" flag:"expires" usage:"how long the key is valid, such as 30d, or never" is:"life" offer:"24h,30d,never" example:"1h"`
 }
 
 type (
@@ -126,7 +126,7 @@ func CreateOperator() Op[NewOperator, IssuedOperator] {
 		Status: http.StatusCreated,
 		Command: Command{Use: "create NAME --role ROLE", Short: "Make an operator, and print the key",
 			Long:    "Makes an operator. The key alone is on standard output, and is never shown again. Its owner sets it in the variable CLAWJAIL_KEY.",
-			Example: "  clawjail operator create ada --tenant default --role operator --expires 720h -o ada.key", Key: true},
+			Example: "  clawjail operator create ada --tenant default --role operator --expires 30d -o ada.key", Key: true},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in NewOperator) (IssuedOperator, error) {
 			life, err := Life(in.Of.Life)
 			if err != nil {

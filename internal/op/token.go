@@ -53,7 +53,7 @@ type SessionTokens struct {
 
 // RotateRequest is the body that makes a new token of an agent's.
 type RotateRequest struct {
-	Life    string `json:"life,omitempty" doc:"how long the token is valid, such as 720h, or never, the default" flag:"expires" usage:"how long the key is valid, such as 720h, or never" is:"life" offer:"24h,720h,never" example:"1h"`
+	Life    string `json:"life,omitempty" doc:"how long the token is valid, such as 30d, or never, the default" flag:"expires" usage:"how long the key is valid, such as 30d, or never" is:"life" offer:"24h,30d,never" example:"1h"`
 	Overlap string `json:"overlap,omitempty" doc:"how long the old tokens stay valid, such as 10m, the default" flag:"overlap" usage:"how long the old tokens stay valid (default 10m)" is:"duration"`
 }
 

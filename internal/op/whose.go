@@ -127,7 +127,7 @@ func Life(text string) (time.Duration, error) {
 	}
 	d, err := texts.Duration(text)
 	if err != nil || d <= 0 { // below zero there is a number that means never
-		return 0, problem.New(problem.BadLimit, "give a time such as 720h or 30d, or never", "the life %s is not a positive duration", quote(text))
+		return 0, problem.New(problem.BadLimit, "give a time such as 30d, or never", "the life %s is not a positive duration", quote(text))
 	}
 	return d, nil
 }
