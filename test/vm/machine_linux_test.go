@@ -97,6 +97,26 @@ const emulated = "tcg,thread=multi,tb-size=512"
 // starts stays.
 var accelerators = []string{"kvm", emulated}
 
+// An emulated kernel hangs once in a while when it starts, with both processors busy, and before anything of clawjail runs: seen once in
+// 40 starts of 6.1 with QEMU 7.2. That is counted, and more than mostHangs fail.
+const mostHangs = 2
+
+var hangs int
+
+// startedUp says whether the guest has come as far as to the services.
+func (m *machine) startedUp() bool {
+	for deadline := time.Now().Add(bootLimit); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+		r, err := m.ask(wire.Request{Run: []string{"/bin/sh", "-c", "systemctl is-active basic.target"}, Seconds: 30})
+		if err != nil {
+			return false
+		}
+		if r.Status == 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // boot starts the machine, and waits for its agent.
 func (m *machine) boot() {
 	m.t.Helper()
@@ -120,11 +140,18 @@ func (m *machine) boot() {
 			limit = accelerated
 		}
 		err := m.start(accelerators[0], limit)
-		if err == nil {
+		if err == nil && m.startedUp() {
 			m.started(accelerators[0], time.Since(began))
 			return
 		}
 		m.cut()
+		if err == nil {
+			if hangs++; hangs > mostHangs {
+				m.t.Fatalf("%d guests hung before their services started", hangs)
+			}
+			m.t.Logf("the guest hung before its services started, and starts again: %d of %d times in this run", hangs, mostHangs)
+			continue
+		}
 		if len(accelerators) == 1 {
 			m.t.Fatalf("the guest did not start: %v", err)
 		}
