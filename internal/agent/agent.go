@@ -82,6 +82,8 @@ type SyncRequest struct {
 	// DryRun plans and changes nothing. Prune removes agents that were declared before and are not any more.
 	DryRun bool `json:"dry_run,omitempty"`
 	Prune  bool `json:"prune,omitempty"`
+	// Removes are the agents that somebody has agreed to: others are not pruned, and nothing is done. Empty is no such list.
+	Removes []string `json:"removes,omitempty"`
 	// Only limits it to these agents of the file.
 	Only []string `json:"only,omitempty"`
 	// KeepState keeps the volumes of what is pruned.

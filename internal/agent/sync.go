@@ -62,10 +62,24 @@ func (s *Service) Sync(ctx context.Context, by identity.Principal, r SyncRequest
 		tasks = append(tasks, w.leftovers(file.Agents, r.Prune, RemoveOptions{KeepState: r.KeepState})...)
 	}
 	plan := Plan{Steps: stepsOf(tasks), Warnings: warnings(tasks)}
+	if err := agreed(plan, r.Removes); err != nil {
+		return plan, err
+	}
 	if err := s.check(ctx, w, tasks, file, func(a clawbots.Agent) error { return s.mayHaveWorkspace(ctx, by, tenant, a) }); err != nil || r.DryRun {
 		return plan, err
 	}
 	return s.carryOut(ctx, by, plan, tasks, told)
+}
+
+// agreed refuses a plan that removes others than somebody has agreed to: they were declared meanwhile.
+func agreed(plan Plan, removes []string) error {
+	m := &problem.Many{Code: problem.Conflict, Hint: "look at the plan again"}
+	for _, step := range plan.Steps {
+		if len(removes) > 0 && step.Verb == Remove && !slices.Contains(removes, step.Name) {
+			m.Add(step.Name, "would be removed as well")
+		}
+	}
+	return m.Err()
 }
 
 // inTurn does something when it is the turn of a tenant.

@@ -249,7 +249,11 @@ func TestWhatIsNotDeclaredAnyMoreStaysUntilItIsPruned(t *testing.T) {
 	}
 	p, err = l.sync(one, func(r *SyncRequest) { r.Only = []string{"dev-bot"}; r.Prune = true })
 	l.want("some of the file", p, err, "unchanged dev-bot")
-	p, err = l.sync(one, prune, func(r *SyncRequest) { r.KeepState = true })
+	_, err = l.sync(one, prune, func(r *SyncRequest) { r.Removes = []string{"another-bot"} })
+	if _, kept := l.keeper.status("archive-bot"); problem.CodeOf(err) != problem.Conflict || !strings.Contains(err.Error(), "archive-bot") || !kept {
+		t.Errorf("one that nobody has agreed to: %v, and it is kept: %t", err, kept)
+	}
+	p, err = l.sync(one, prune, func(r *SyncRequest) { r.KeepState, r.Removes = true, []string{"archive-bot"} })
 	l.want("with --prune", p, err, "unchanged dev-bot", "remove archive-bot")
 	if _, kept := l.keeper.status("archive-bot"); kept || !l.keeper.states["archive-bot"] {
 		t.Errorf("it is kept: %t, with its state: %t", kept, l.keeper.states["archive-bot"])

@@ -49,13 +49,13 @@ func TestWithoutAServiceForAgentsThereAreIdentitiesAlone(t *testing.T) {
 func TestASyncArrivesAsItWasAskedFor(t *testing.T) {
 	w := newWorld(t)
 	a := w.request("acme operator", "POST", "/v1/agents/sync", `{"source":"a.yml","text":"clawbots:\n- name: x\n","dir":"/srv","driver":"docker","dry_run":true,
-		"prune":true,"only":["x"],"keep_state":true}`)
+		"prune":true,"removes":["y"],"only":["x"],"keep_state":true}`)
 	if a.StatusCode != 200 || strings.TrimSpace(a.body) != `{"steps":[]}` {
 		t.Errorf("%d %s", a.StatusCode, a.body)
 	}
 	r := w.jails.sync
 	if r.Tenant != "acme" || r.Source != "a.yml" || r.Text != "clawbots:\n- name: x\n" || r.Dir != "/srv" || r.Driver != "docker" || !r.DryRun || !r.Prune ||
-		!slices.Equal(r.Only, []string{"x"}) || !r.KeepState {
+		!slices.Equal(r.Only, []string{"x"}) || !slices.Equal(r.Removes, []string{"y"}) || !r.KeepState {
 		t.Errorf("it is %+v", r)
 	}
 	// A file may be larger than other bodies, from whoever may send one.

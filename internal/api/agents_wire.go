@@ -17,6 +17,7 @@ type SyncRequest struct {
 	Driver    string   `json:"driver,omitempty" enum:"linux,docker" doc:"driver of agents that name neither template nor image, instead of the configured one"`
 	DryRun    bool     `json:"dry_run,omitzero" doc:"plan, and change nothing"`
 	Prune     bool     `json:"prune,omitzero" doc:"remove agents that were declared before and are missing now"`
+	Removes   []string `json:"removes,omitempty" nullable:"false" doc:"the agents that prune may remove; when it would remove another one, nothing is done, and the code is conflict"`
 	Only      []string `json:"only,omitempty" nullable:"false" doc:"only these agents of the file"`
 	KeepState bool     `json:"keep_state,omitzero" doc:"keep the volumes of what is pruned"`
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -44,7 +45,7 @@ func sitting(ctx context.Context, terminal *os.File, out, errs io.Writer, args .
 }
 
 func TestWhatCannotBeUndoneIsAskedAboutOnATerminal(t *testing.T) {
-	newWorld(t)
+	w := newWorld(t)
 	file := filepath.Join(t.TempDir(), "clawbots.yml")
 	write := func(text string) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -81,8 +82,8 @@ func TestWhatCannotBeUndoneIsAskedAboutOnATerminal(t *testing.T) {
 			}
 		}
 	}
-	if status, errs := ask("y", "agent", "sync", "-f", file, "--prune"); status != exitDone || strings.Contains(there(), "dev-bot") {
-		t.Errorf("%d %s", status, errs)
+	if status, errs := ask("y", "agent", "sync", "-f", file, "--prune"); status != exitDone || strings.Contains(there(), "dev-bot") || !slices.Equal(w.agents.removes, []string{"dev-bot"}) {
+		t.Errorf("%d %s: it asks to remove %v", status, errs, w.agents.removes)
 	}
 	if status, errs := ask("yes", "agent", "remove", "other"); status != exitDone || strings.Contains(there(), "other") {
 		t.Errorf("%d %s", status, errs)

@@ -204,9 +204,12 @@ func (p *program) sync(cmd *cobra.Command, o syncOptions) error {
 		}
 	}
 	if !o.request.DryRun && plan.Changes() {
-		if err := agreed(cmd, o, plan); err != nil {
+		removes := removesOf(plan)
+		if err := agreed(cmd, o, removes); err != nil {
 			return err
 		}
+		// What has been declared meanwhile is nobody's wish to remove.
+		o.request.Removes, o.request.Prune = removes, len(removes) > 0
 		plan, err = c.SyncAgents(cmd.Context(), o.request, progressTo(cmd.OutOrStdout(), o.asJSON))
 		if err != nil {
 			return mistakes(cmd.ErrOrStderr(), o.request.Source, text, err)
@@ -220,14 +223,17 @@ func (p *program) sync(cmd *cobra.Command, o syncOptions) error {
 	return unfinished(plan)
 }
 
-// agreed asks before agents are removed with what they have kept.
-func agreed(cmd *cobra.Command, o syncOptions, plan agent.Plan) error {
-	var names []string
+func removesOf(plan agent.Plan) (names []string) {
 	for _, s := range plan.Steps {
 		if s.Verb == agent.Remove {
 			names = append(names, s.Name)
 		}
 	}
+	return names
+}
+
+// agreed asks before agents are removed with what they have kept.
+func agreed(cmd *cobra.Command, o syncOptions, names []string) error {
 	if len(names) == 0 || o.request.KeepState || o.yes {
 		return nil
 	}

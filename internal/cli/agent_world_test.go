@@ -29,7 +29,8 @@ type keptAgents struct {
 	log      map[jail.Stream]string
 	marks    map[jail.Stream][]ringlog.Mark
 	typed    string
-	lost     bool // nobody knows which jails there are
+	removes  []string // that were agreed to
+	lost     bool     // nobody knows which jails there are
 }
 
 // missingImage is one that is found to be missing when the jail is to be made.
@@ -82,6 +83,7 @@ func (k *keptAgents) Sync(ctx context.Context, by identity.Principal, r agent.Sy
 	if r.DryRun {
 		return plan, nil
 	}
+	k.removes = r.Removes
 	return k.apply(ctx, by, plan, file, progress)
 }
 

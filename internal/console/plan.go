@@ -233,6 +233,12 @@ func (c *Console) applyPlan(q *request) error {
 		data.Changed = data.Planned
 		return c.showPlan(q, data)
 	}
+	for _, s := range data.Steps { // what is declared meanwhile stays
+		if s.Verb == agent.Remove {
+			r.Removes = append(r.Removes, s.Name)
+		}
+	}
+	r.Prune = len(r.Removes) > 0
 	return c.carryOut(q, r)
 }
 
