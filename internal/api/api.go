@@ -288,8 +288,8 @@ func (a *API) bounded(mux *http.ServeMux, next http.Handler) http.Handler {
 				"there is nothing at %s", quote(r.URL.Path)))
 			return
 		}
-		if !plainAddress(r) {
-			a.refuse(w, r, problem.New(problem.BadRequest, "leave control characters out, and write UTF-8", "the address has a control character, or is not UTF-8"))
+		if err := plainAddress(r); err != nil {
+			a.refuse(w, r, err)
 			return
 		}
 		most, raw := a.mostBody(mux, r)
@@ -332,21 +332,26 @@ func cleanPath(r *http.Request) bool {
 	return strings.HasPrefix(at, "/") && strings.TrimSuffix(at, "/") == strings.TrimSuffix(path.Clean(at), "/")
 }
 
-// plainAddress says whether a path and its query are texts that can be looked up and written down.
-func plainAddress(r *http.Request) bool {
+// plainAddress refuses a path and a query that are no texts that can be looked up and written down. A parameter that is there twice
+// would be read in two ways, by two readers.
+func plainAddress(r *http.Request) error {
+	odd := problem.New(problem.BadRequest, "leave control characters out, and write UTF-8", "the address has a control character, or is not UTF-8")
 	plain := func(text string) bool {
 		return utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
 	}
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil || !plain(r.URL.Path) {
-		return false
+		return odd
 	}
 	for name, values := range query {
 		if !plain(name) || slices.ContainsFunc(values, func(v string) bool { return !plain(v) }) {
-			return false
+			return odd
+		}
+		if len(values) > 1 {
+			return problem.New(problem.BadRequest, "send it once", "the parameter %s is there %d times", quote(name), len(values))
 		}
 	}
-	return true
+	return nil
 }
 
 func tooLarge(most int64) error {

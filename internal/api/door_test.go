@@ -178,7 +178,7 @@ func TestARequestEndsWithItsKey(t *testing.T) {
 
 func TestAddressesThatNothingIsCalledLikeAreRefused(t *testing.T) {
 	for _, path := range []string{"/v1/cookies/%00", "/v1/cookies/a%0ab", "/v1/secrets/%ff", "/v1/grants/x%7f", "/v1/audit?actor=%00", "/v1/audit?actor=%ff",
-		"/v1/audit?%00=1", "/v1/audit?actor=%zz"} {
+		"/v1/audit?%00=1", "/v1/audit?actor=%zz", "/v1/audit?actor=a&actor=a", "/v1/agents/x/log?stream=stdout&follow=true&stream=stderr"} {
 		d := newDoor(t)
 		d.ask(t, "GET", path, "").wantProblem(t, http.StatusBadRequest, problem.BadRequest)
 	}

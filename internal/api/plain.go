@@ -1,11 +1,15 @@
 package api
 
 import (
+	"maps"
 	"net/http"
 	"reflect"
+	"slices"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -30,7 +34,26 @@ func (a *API) plain(r route, parameters []*huma.Param, answers map[string]*huma.
 		op.RequestBody.Content["application/json"] = &huma.MediaType{Schema: a.schema(r.body)}
 	}
 	a.api.OpenAPI().AddOperation(&op)
+	if !strings.HasPrefix(r.path, devtoolsPath) { // whose clients are not ours
+		handle = knowing(parameters, handle)
+	}
 	a.mux.HandleFunc(r.method+" "+r.path, a.plainly(r, handle))
+}
+
+// knowing refuses parameters that a route does not have, as huma does: they were meant to change what is done.
+func knowing(parameters []*huma.Param, handle func(http.ResponseWriter, *http.Request, identity.Principal) error) func(http.ResponseWriter, *http.Request, identity.Principal) error {
+	return func(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
+		flaws := problem.Many{Code: problem.BadRequest, Hint: "its parameters are in /openapi.json"}
+		for _, name := range slices.Sorted(maps.Keys(req.URL.Query())) {
+			if !slices.ContainsFunc(parameters, func(p *huma.Param) bool { return p.In == "query" && p.Name == name }) {
+				flaws.Add("query."+texts.Clip(name, 80), "it is not a parameter of this request")
+			}
+		}
+		if err := flaws.Err(); err != nil {
+			return err
+		}
+		return handle(w, req, by)
+	}
 }
 
 // plainly answers for a handler that writes its answer itself.

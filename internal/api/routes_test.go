@@ -118,6 +118,8 @@ func TestBadInputIsRefusedBeforeTheServiceHearsOfIt(t *testing.T) {
 		"life of nothing":         {"POST", tokens, `{"scope":"cdp","ttl":"0s"}`, 400, problem.BadLimit, []string{"0s"}},
 		"unknown key of a token":  {"POST", tokens, `{"scopes":"cdp"}`, 400, problem.BadJSON, []string{"not known"}},
 		"unknown parameter":       {"GET", sessions + "?every=1", "", 422, problem.BadRequest, []string{"unknown query parameter"}},
+		"one of no use":           {"POST", "/v1/refreshes?tenant=acme", "{}", 400, problem.BadRequest, []string{"query.tenant"}},
+		"parameter that is twice": {"GET", sessions + "?all=true&all=false", "", 400, problem.BadRequest, []string{`\"all\" is there 2 times`}},
 		"parameter of bad type":   {"GET", sessions + "?all=maybe", "", 422, problem.BadRequest, []string{"query.all"}},
 		"number that is none":     {"GET", "/v1/sessions/" + someID + "/screenshots/x", "", 422, problem.BadRequest, []string{"path.number"}},
 		"nothing there":           {"GET", "/v1/nothing", "", 404, problem.NotFound, []string{"/v1/nothing"}},
