@@ -62,7 +62,7 @@ func (p *program) compose(cmd *cobra.Command, o composeOptions) error {
 	if err != nil {
 		return err
 	}
-	text, err := readDeclarations(o.file, cmd.InOrStdin())
+	text, err := readDeclarations(o.file, input(cmd))
 	if err != nil {
 		return err
 	}

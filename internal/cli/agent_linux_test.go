@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -87,6 +88,40 @@ func TestWhatCannotBeUndoneIsAskedAboutOnATerminal(t *testing.T) {
 	}
 	if status, errs := ask("yes", "agent", "remove", "other"); status != exitDone || strings.Contains(there(), "other") {
 		t.Errorf("%d %s", status, errs)
+	}
+}
+
+// A read from a pipe to which nobody writes ends with the command.
+func TestAnInterruptionEndsWhatReadsStandardInput(t *testing.T) {
+	newWorld(t)
+	if status, _, errs := run(t, "", "agent", "add", "dev-bot"); status != 0 {
+		t.Fatal(errs)
+	}
+	for _, args := range [][]string{{"agent", "type", "dev-bot"}, {"agent", "sync", "-f", "-"}, {"secret", "set", "token"}, {"rules", "test", "-"}} {
+		in, other, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended, errs := make(chan int, 1), &written{}
+		go func() { ended <- sitting(ctx, in, io.Discard, errs, args...) }()
+		select {
+		case status := <-ended:
+			t.Errorf("%v does not wait for its input: %d %s", args, status, errs)
+		case <-time.After(200 * time.Millisecond): // it waits for ever
+		}
+		cancel()
+		select {
+		case status := <-ended:
+			if status != exitFailure {
+				t.Errorf("%v ends with %d: %s", args, status, errs)
+			}
+		case <-time.After(10 * time.Second):
+			t.Errorf("%v goes on", args)
+		}
+		if err := errors.Join(other.Close(), in.Close()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -383,7 +383,7 @@ func newAgentType(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return typeTo(cmd.Context(), c, tenant, args[0], cmd.InOrStdin())
+			return typeTo(cmd.Context(), c, tenant, args[0], input(cmd))
 		},
 	}
 	p.tenantFlag(cmd, &tenant)

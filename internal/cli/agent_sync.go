@@ -161,7 +161,7 @@ func whereItStarts(name string) (string, error) {
 }
 
 func (p *program) sync(cmd *cobra.Command, o syncOptions) error {
-	text, err := readDeclarations(o.file, cmd.InOrStdin())
+	text, err := readDeclarations(o.file, input(cmd))
 	if err != nil {
 		return err
 	}

@@ -214,7 +214,7 @@ func (p *program) backupProgress(cmd *cobra.Command) (backup.Progress, func()) {
 // openBackup opens a backup to be read.
 func openBackup(cmd *cobra.Command, path string) (io.ReadCloser, error) {
 	if path == "-" {
-		return io.NopCloser(cmd.InOrStdin()), nil
+		return io.NopCloser(input(cmd)), nil
 	}
 	f, err := os.Open(path)
 	if err != nil {

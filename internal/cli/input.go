@@ -20,11 +20,46 @@ const standardInput = "-"
 // maxTyped bounds what is read of a credential, in bytes: more than the control plane takes.
 const maxTyped = 64 << 10
 
+// input is standard input, which ends when the command is interrupted: a read from a pipe or a terminal does not.
+func input(cmd *cobra.Command) io.Reader {
+	in := cmd.InOrStdin()
+	if in == nil {
+		return nil
+	}
+	return interruptible{cmd.Context(), in}
+}
+
+type interruptible struct {
+	ctx context.Context
+	in  io.Reader
+}
+
+func (r interruptible) Read(into []byte) (int, error) {
+	type taken struct {
+		n   int
+		err error
+	}
+	// What comes after an interruption is for nobody: the process ends.
+	read, own := make(chan taken, 1), make([]byte, len(into))
+	go func() {
+		n, err := r.in.Read(own)
+		read <- taken{n, err}
+	}()
+	select {
+	case t := <-read:
+		copy(into, own[:t.n])
+		clear(own)
+		return t.n, t.err
+	case <-r.ctx.Done():
+		return 0, context.Cause(r.ctx)
+	}
+}
+
 // readInput reads standard input to its end, at most so many bytes. It reads into one piece of memory, which the caller
 // clears: a buffer that grows leaves copies of what was in it.
 func readInput(cmd *cobra.Command, most int) ([]byte, error) {
 	data := make([]byte, most+1)
-	n, err := io.ReadFull(cmd.InOrStdin(), data)
+	n, err := io.ReadFull(input(cmd), data)
 	if err == nil || n > most {
 		clear(data)
 		return nil, problem.New(problem.BadRequest, "give less", "standard input has more than %d bytes", most)

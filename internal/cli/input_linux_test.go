@@ -113,6 +113,7 @@ func TestAnInterruptedQuestionLeavesTheTerminalAsItWas(t *testing.T) {
 func TestACredentialOnStandardInput(t *testing.T) {
 	for in, want := range map[string]string{"a": "a", "a\n": "a", "a\r\n": "a", "a\nb\n\n": "a\nb\n", " a ": " a "} {
 		cmd := &cobra.Command{}
+		cmd.SetContext(t.Context())
 		cmd.SetIn(strings.NewReader(in))
 		if got, err := readCredential(cmd, "value"); err != nil || string(got) != want {
 			t.Errorf("%q is %q (%v)", in, got, err)
@@ -120,12 +121,14 @@ func TestACredentialOnStandardInput(t *testing.T) {
 	}
 	for in, want := range map[string]string{"": problem.BadUsage, "\n": problem.BadUsage, strings.Repeat("a", maxTyped+1): problem.BadRequest} {
 		cmd := &cobra.Command{}
+		cmd.SetContext(t.Context())
 		cmd.SetIn(strings.NewReader(in))
 		if _, err := readCredential(cmd, "value"); problem.CodeOf(err) != want {
 			t.Errorf("%d bytes: %v", len(in), err)
 		}
 	}
 	cmd := &cobra.Command{}
+	cmd.SetContext(t.Context())
 	cmd.SetIn(strings.NewReader(strings.Repeat("a", maxTyped)))
 	if got, err := readCredential(cmd, "value"); err != nil || len(got) != maxTyped {
 		t.Errorf("the longest one is %d bytes (%v)", len(got), err)

@@ -148,7 +148,7 @@ func showReplay(cmd *cobra.Command, file string, lines []int, want []recorded, g
 
 // readRecorded reads a file of requests, and says on which line each stands.
 func readRecorded(cmd *cobra.Command, path string) (all []recorded, lines []int, err error) {
-	in := cmd.InOrStdin()
+	in := input(cmd)
 	if path != standardInput {
 		f, err := os.Open(path)
 		if err != nil {
