@@ -109,6 +109,8 @@ if /debootstrap/debootstrap --second-stage; then
 	echo "$sources" >/etc/apt/sources.list
 	: >/etc/machine-id
 	rm -rf /var/cache/apt/archives/*.deb /second-stage
+else
+	tail -n 30 /debootstrap/debootstrap.log
 fi
 sync
 mount -o remount,ro /
