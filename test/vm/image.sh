@@ -63,8 +63,9 @@ depmod -b "$root" "$kernel"
 apt-get install -q -y --download-only --no-install-recommends "$@"
 rm -rf "$out/debs/partial" "$out/debs/lock"
 
-# From here on it knows the disk of the test alone, and no network.
-rm -rf "$root"/var/lib/apt/lists/* "$root"/var/cache/apt/*.bin "$root/etc/resolv.conf"
+# From here on it knows the disk of the test alone, and no network. A second stage reads the lists once more.
+[ -n "$foreign" ] || rm -rf "$root"/var/lib/apt/lists/*
+rm -rf "$root"/var/cache/apt/*.bin "$root/etc/resolv.conf"
 sources='deb [trusted=yes] file:/payload/debs ./'
 echo "$sources" >"$root/etc/apt/sources.list"
 echo guest >"$root/etc/hostname"
@@ -108,7 +109,7 @@ export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 if /debootstrap/debootstrap --second-stage; then
 	echo "$sources" >/etc/apt/sources.list
 	: >/etc/machine-id
-	rm -rf /var/cache/apt/archives/*.deb /second-stage
+	rm -rf /var/cache/apt/archives/*.deb /var/lib/apt/lists/* /second-stage
 else
 	tail -n 30 /debootstrap/debootstrap.log
 fi
