@@ -301,6 +301,7 @@ func TestVersionsAreCompared(t *testing.T) {
 	named := rule(policy.Allow, "a.example").of("acme", "")
 	named.Name = "twice"
 	w.add(named)
+	named.Action = policy.Deny
 	_, err = w.AddRule(w.ctx, w.operator, named)
 	w.wantCode("a name that is taken", err, problem.Conflict)
 }

@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -57,7 +58,7 @@ func (b *Book) Rules(ctx context.Context, by identity.Principal, tenant string) 
 }
 
 // AddRule makes a rule; its ID, version and times are set. Tenant "" needs a principal of all tenants, and so does
-// Address.
+// Address. The same rule for good is made once: removing it would leave a second one.
 func (b *Book) AddRule(ctx context.Context, by identity.Principal, r Rule) (Rule, error) {
 	if err := b.mayChange(ctx, by, identity.RuleChange, r.Tenant, r.Address != (netip.Addr{})); err != nil {
 		return Rule{}, err
@@ -76,6 +77,9 @@ func (b *Book) AddRule(ctx context.Context, by identity.Principal, r Rule) (Rule
 	}
 	b.changing.Lock()
 	defer b.changing.Unlock()
+	if same := b.sameRule(r); same != nil {
+		return *same, nil
+	}
 	r.ID = newID("rule_")
 	err := b.change(ctx, step{by: by, op: identity.RuleChange, of: scope{r.Tenant, r.Agent}, target: r.Host.String(), fields: ruleFields(r)},
 		func() error { return b.createRule(ctx, &r) })
@@ -83,6 +87,29 @@ func (b *Book) AddRule(ctx context.Context, by identity.Principal, r Rule) (Rule
 		return Rule{}, err
 	}
 	return r, nil
+}
+
+// sameRule is a rule that says what r does, for as long.
+func (b *Book) sameRule(r Rule) *Rule {
+	if !r.ExpiresAt.IsZero() || r.Once {
+		return nil
+	}
+	what := func(r Rule) []byte {
+		r.Meta, r.Address = Meta{Tenant: r.Tenant, Agent: r.Agent, Note: r.Note}, r.Address.Unmap()
+		e, err := r.entry()
+		if err != nil {
+			return nil // it is refused when it is made
+		}
+		return e.Body
+	}
+	wanted := what(r)
+	for _, i := range b.state.Load().from {
+		if old := i.rule; old != nil && i.damaged == nil && old.ExpiresAt.IsZero() && old.Tenant == r.Tenant && old.Agent == r.Agent && old.Action == r.Action &&
+			wanted != nil && bytes.Equal(what(*old), wanted) {
+			return old
+		}
+	}
+	return nil
 }
 
 func ruleFields(r Rule) audit.Fields {

@@ -253,6 +253,34 @@ func TestRulesExpireAtTheirTime(t *testing.T) {
 	}
 }
 
+func TestTheSameRuleIsMadeOnce(t *testing.T) {
+	w := newWorld(t)
+	first := rule(policy.Allow, "a.example").of("acme", w.bot.ID)
+	first.Methods = []string{"get"}
+	first = w.add(first)
+	same := rule(policy.Allow, "a.example").of("acme", w.bot.ID)
+	same.Methods, same.Priority = []string{"GET"}, defaultPriority
+	if same = w.add(same); same.ID != first.ID {
+		t.Errorf("there is a second one, %s beside %s", same.ID, first.ID)
+	}
+	for what, change := range map[string]func(*Rule){
+		"of another agent": func(r *Rule) { r.Agent = "" }, "that refuses": func(r *Rule) { r.Action = policy.Deny }, "with a note": func(r *Rule) { r.Note = "why" },
+		"of another rank": func(r *Rule) { r.Priority = 7 }, "for once": func(r *Rule) { r.Once = true }, "with an end": func(r *Rule) { r.ExpiresAt = w.clock.Now().Add(time.Hour) },
+		"with more methods": func(r *Rule) { r.Methods = []string{"GET", "POST"} }, "for all ports": func(r *Rule) { r.Ports = policy.AnyPort() },
+	} {
+		other := rule(policy.Allow, "a.example").of("acme", w.bot.ID)
+		other.Methods = []string{"GET"}
+		change(&other)
+		if other = w.add(other); other.ID == first.ID {
+			t.Errorf("one %s is taken for the same", what)
+		}
+	}
+	w.must(w.RemoveRule(w.ctx, w.operator, first.ID))
+	if again := w.add(same); again.ID == first.ID {
+		t.Error("one that was removed is there")
+	}
+}
+
 // A machine may start with a clock that is days ahead, until NTP has set it.
 func TestARefusalOutlivesAClockThatIsAheadForAWhile(t *testing.T) {
 	w := newWorld(t)
