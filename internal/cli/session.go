@@ -66,27 +66,27 @@ func newSessionClose(p *program) *cobra.Command {
 	return cmd
 }
 
-// closeSessions closes all, also when one cannot be, and fails with the first error.
+// closeSessions closes all, also when one cannot be. All are told first, and waited for afterwards.
 func closeSessions(cmd *cobra.Command, c *client.Client, ids []string, wait bool) error {
-	// All are told first, and waited for afterwards.
-	var first error
-	for _, waiting := range []bool{false, true} {
-		if waiting && !wait {
-			break
+	var closed []string
+	err := each(cmd, ids, func(id string) error {
+		err := c.Close(cmd.Context(), id, false)
+		if err == nil {
+			closed = append(closed, id)
 		}
-		for _, id := range ids {
-			err := c.Close(cmd.Context(), id, waiting)
-			if err == nil {
-				continue
-			}
-			if first == nil {
-				first = err
-			} else if !waiting {
-				report(cmd.ErrOrStderr(), err)
-			}
-		}
+		return err
+	})
+	if !wait {
+		return err
 	}
-	return first
+	late := each(cmd, closed, func(id string) error { return c.Close(cmd.Context(), id, true) })
+	if late == nil {
+		return err
+	}
+	if err != nil {
+		report(cmd.ErrOrStderr(), err)
+	}
+	return late
 }
 
 // completeSessions completes the id of an open session.

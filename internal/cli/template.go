@@ -275,12 +275,7 @@ func newTemplateRemove(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for _, name := range args {
-				if err := store.Remove(cmd.Context(), name); err != nil {
-					return err
-				}
-			}
-			return nil
+			return each(cmd, args, func(name string) error { return store.Remove(cmd.Context(), name) })
 		},
 	}
 }
