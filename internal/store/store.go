@@ -50,6 +50,7 @@ type Store interface {
 	Usages
 	SignIns
 	Passkeys
+	Nodes
 	// Ping returns nil when the database answers and can be written to.
 	Ping(ctx context.Context) error
 	Close() error

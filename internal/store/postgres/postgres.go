@@ -62,6 +62,9 @@ func Open(ctx context.Context, databaseURL string) (*DB, error) {
 			return failure(ctx, what, f(ctx, db.plain))
 		},
 		Failure: failure, Stamp: func(t time.Time) any { return stamp(t) },
+		Ago: func(microseconds string) string {
+			return "(clock_timestamp() - CAST(" + microseconds + " AS bigint) * interval '1 microsecond')"
+		},
 		List: func(list []string) any { return filled(list) }, ScanList: func(to *[]string) sql.Scanner { return listing{arrays, to} },
 	})
 	if err := migrate(ctx, pool, db.plain); err != nil {

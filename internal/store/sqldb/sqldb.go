@@ -30,6 +30,8 @@ type Dialect struct {
 	Failure func(ctx context.Context, what string, err error) error
 	// Stamp is a time as a column has it; NULL for none.
 	Stamp func(time.Time) any
+	// Ago is the database's time as many microseconds ago as a parameter says, or a number.
+	Ago func(microseconds string) string
 	// List is a list as a column has it, and ScanList scans it; an empty one is nil.
 	List     func([]string) any
 	ScanList func(to *[]string) sql.Scanner

@@ -16,6 +16,11 @@ func stamp(t time.Time) any {
 	return store.Microsecond(t).UnixMicro()
 }
 
+// ago is a [sqldb.Dialect]'s.
+func ago(microseconds string) string {
+	return "(CAST(round(unixepoch('now', 'subsec') * 1000000) AS INTEGER) - " + microseconds + ")"
+}
+
 // texts is a list as a column has it.
 func texts(list []string) any {
 	if len(list) == 0 {

@@ -1,0 +1,49 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// NodeAlive is how long a node is taken to be there after it was last heard of. It says so three times as often.
+const NodeAlive = 15 * time.Second
+
+// Node is a control plane that uses the database. Its times are the database's, so that they can be compared whatever the clocks of
+// the machines say.
+type Node struct {
+	Name string // [a-z0-9-]{1,40}
+	// Run is random for each start of a control plane.
+	Run     string
+	Version string
+	Address string // where its API listens
+	// StartedAt, SeenAt and StoppedAt are when the run began, was last heard of, and ended in order; the last is zero while it runs.
+	StartedAt time.Time
+	SeenAt    time.Time
+	StoppedAt time.Time
+	// ReadAt is when the row was read.
+	ReadAt time.Time
+}
+
+// Silence is how long a node that has not stopped has not been heard of.
+func (n Node) Silence() time.Duration { return n.ReadAt.Sub(n.SeenAt) }
+
+// Nodes of the database.
+type Nodes interface {
+	// StartNode notes that a run begins; its times are set. It returns ErrExists while another run of that name goes on: one that has
+	// not stopped, was heard of less than alive ago, and is not the former one, of which the caller knows that it has ended.
+	StartNode(ctx context.Context, n Node, former string, alive time.Duration) error
+	// SeeNode notes that a run goes on. It returns ErrNotFound when it has stopped, or another one has its name.
+	SeeNode(ctx context.Context, name, run string) error
+	// StopNode notes that a run has ended in order. A run that does not have its name any more changes nothing.
+	StopNode(ctx context.Context, name, run string) error
+	// ListNodes by name.
+	ListNodes(ctx context.Context) ([]Node, error)
+	// DeleteNodesSilent removes those that have not been heard of for longer, and says how many.
+	DeleteNodesSilent(ctx context.Context, longer time.Duration) (int, error)
+}
+
+// Validate returns everything that is wrong with the row, as ErrInvalid. Every Store asks before it writes.
+func (n Node) Validate() error {
+	return errors.Join(slug("node", n.Name), present("run", n.Run), Text(n.Run, n.Version, n.Address))
+}

@@ -1,0 +1,40 @@
+package sqldb
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+func (db *Tables) StartNode(ctx context.Context, n store.Node, former string, alive time.Duration) error {
+	if err := errors.Join(n.Validate(), store.Text(former)); err != nil {
+		return err
+	}
+	now := db.dialect.Ago("0")
+	return db.changeOr(ctx, errOccupied, "start node", `INSERT INTO nodes (name, run, version, address, started_at, seen_at)
+		VALUES ($1, $2, $3, $4, `+now+`, `+now+`)
+		ON CONFLICT (name) DO UPDATE SET run = $2, version = $3, address = $4, started_at = `+now+`, seen_at = `+now+`, stopped_at = NULL
+		WHERE nodes.stopped_at IS NOT NULL OR nodes.run = $5 OR nodes.seen_at <= `+db.dialect.Ago("$6"), n.Name, n.Run, n.Version, n.Address, former, alive.Microseconds())
+}
+
+func (db *Tables) SeeNode(ctx context.Context, name, run string) error {
+	return db.changeOne(ctx, "see node", `UPDATE nodes SET seen_at = `+db.dialect.Ago("0")+` WHERE name = $1 AND run = $2 AND stopped_at IS NULL`, name, run)
+}
+
+func (db *Tables) StopNode(ctx context.Context, name, run string) error {
+	now := db.dialect.Ago("0")
+	return db.changeOr(ctx, nil, "stop node", `UPDATE nodes SET seen_at = `+now+`, stopped_at = `+now+` WHERE name = $1 AND run = $2 AND stopped_at IS NULL`, name, run)
+}
+
+func (db *Tables) ListNodes(ctx context.Context) ([]store.Node, error) {
+	return list(ctx, db, "list nodes", func(row Scanner) (n store.Node, err error) {
+		err = row.Scan(&n.Name, &n.Run, &n.Version, &n.Address, moment{&n.StartedAt}, moment{&n.SeenAt}, moment{&n.StoppedAt}, moment{&n.ReadAt})
+		return n, err
+	}, `SELECT name, run, version, address, started_at, seen_at, stopped_at, `+db.dialect.Ago("0")+` FROM nodes ORDER BY name`)
+}
+
+func (db *Tables) DeleteNodesSilent(ctx context.Context, longer time.Duration) (int, error) {
+	return db.remove(ctx, "delete silent nodes", `DELETE FROM nodes WHERE seen_at < `+db.dialect.Ago("$1"), longer.Microseconds())
+}

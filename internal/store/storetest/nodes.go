@@ -1,0 +1,96 @@
+package storetest
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// testNodes: the times are the database's, so they are compared with each other alone.
+func testNodes(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	node := store.Node{Name: "b", Run: "run-1", Version: "v1.0.0", Address: "127.0.0.1:18780"}
+	list := func(want int) []store.Node {
+		t.Helper()
+		all, err := s.ListNodes(ctx)
+		must(t, err)
+		if len(all) != want {
+			t.Fatalf("there are %d nodes, want %d: %+v", len(all), want, all)
+		}
+		return all
+	}
+	list(0)
+	must(t, s.StartNode(ctx, node, "", time.Hour))
+	first := list(1)[0]
+	if first.StartedAt.IsZero() || !first.SeenAt.Equal(first.StartedAt) || !first.StoppedAt.IsZero() || first.ReadAt.Before(first.SeenAt) || first.Silence() < 0 {
+		t.Errorf("it is %+v", first)
+	}
+	if got := (store.Node{Name: first.Name, Run: first.Run, Version: first.Version, Address: first.Address}); got != node {
+		t.Errorf("it is %+v, want %+v", got, node)
+	}
+	twin := store.Node{Name: "b", Run: "run-2", Version: "v1.0.1"}
+	wantError(t, "another run of a name", s.StartNode(ctx, twin, "", time.Hour), store.ErrExists)
+	wantError(t, "the run of another", s.SeeNode(ctx, "b", "run-2"), store.ErrNotFound)
+	wantError(t, "the run of nobody", s.SeeNode(ctx, "a", "run-1"), store.ErrNotFound)
+	must(t, s.StopNode(ctx, "b", "run-2")) // of which nothing is known
+	time.Sleep(2 * time.Millisecond)
+	must(t, s.SeeNode(ctx, "b", "run-1"))
+	if seen := list(1)[0]; !seen.SeenAt.After(first.SeenAt) || !seen.StartedAt.Equal(first.StartedAt) || seen.Run != "run-1" || !seen.StoppedAt.IsZero() {
+		t.Errorf("after it was seen it is %+v", seen)
+	}
+
+	// One that is silent for long enough is followed, and is not any more.
+	must(t, s.StartNode(ctx, twin, "", 0))
+	if second := list(1)[0]; second.Run != "run-2" || second.Version != "v1.0.1" || second.Address != "" || !second.StartedAt.After(first.StartedAt) {
+		t.Errorf("the one that follows is %+v", second)
+	}
+	wantError(t, "the one before", s.SeeNode(ctx, "b", "run-1"), store.ErrNotFound)
+	must(t, s.StopNode(ctx, "b", "run-1"))
+	must(t, s.SeeNode(ctx, "b", "run-2"))
+	// So is one that is known to have ended.
+	must(t, s.StartNode(ctx, node, "run-2", time.Hour))
+	must(t, s.StartNode(ctx, twin, "run-1", time.Hour))
+	// One that has stopped is followed at once.
+	must(t, s.StopNode(ctx, "b", "run-2"))
+	stopped := list(1)[0]
+	if stopped.StoppedAt.IsZero() || !stopped.StoppedAt.Equal(stopped.SeenAt) {
+		t.Errorf("stopped it is %+v", stopped)
+	}
+	must(t, s.StopNode(ctx, "b", "run-2"))
+	if again := list(1)[0]; !again.StoppedAt.Equal(stopped.StoppedAt) {
+		t.Errorf("stopped twice it is %+v", again)
+	}
+	wantError(t, "one that has stopped", s.SeeNode(ctx, "b", "run-2"), store.ErrNotFound)
+	must(t, s.StartNode(ctx, node, "", time.Hour))
+	must(t, s.StartNode(ctx, store.Node{Name: "a", Run: "run-3"}, "", time.Hour))
+	if all := list(2); all[0].Name != "a" || all[1].Name != "b" || !all[1].StoppedAt.IsZero() {
+		t.Errorf("they are %+v", all)
+	}
+	for _, bad := range []store.Node{{Run: "x"}, {Name: "A", Run: "x"}, {Name: "a"}, {Name: "a", Run: "x", Version: "\xff"}, {Name: "a", Run: "\x00"}} {
+		wantError(t, "one that is not valid", s.StartNode(ctx, bad, "", time.Hour), store.ErrInvalid)
+	}
+	check(t, "none is silent for as long", 0)(s.DeleteNodesSilent(ctx, time.Hour))
+	time.Sleep(2 * time.Millisecond)
+	check(t, "all are silent", 2)(s.DeleteNodesSilent(ctx, 0))
+	list(0)
+}
+
+// testNodeRace: one of many runs that start at the same time has the name.
+func testNodeRace(t *testing.T, s store.Store) {
+	var started atomic.Int32
+	race(8, func(i int) {
+		err := s.StartNode(t.Context(), store.Node{Name: "a", Run: string(rune('a' + i))}, "", time.Hour)
+		switch {
+		case err == nil:
+			started.Add(1)
+		case !errors.Is(err, store.ErrExists):
+			t.Error(err)
+		}
+	})
+	if n := started.Load(); n != 1 {
+		t.Errorf("%d runs have the name", n)
+	}
+}
