@@ -4,6 +4,7 @@ import "github.com/clawjail/clawjail/internal/op"
 
 func (a *API) peopleRoutes() {
 	provide(a, op.WhoAmI())
+	provide(a, op.ListNodes())
 	provide(a, op.ListTenants())
 	provide(a, op.CreateTenant())
 	provide(a, op.ShowTenant())

@@ -12,7 +12,7 @@ import (
 // Statuses says how everything is doing. *health.Service is one.
 type Statuses interface {
 	Status(ctx context.Context, by identity.Principal) (health.Status, error)
-	op.Quotas
+	op.Health
 }
 
 // InstallationStatus is how everything is doing, under a name of its own in the description.

@@ -77,7 +77,7 @@ func New(version string, beside ...controlplane.Beside) *cobra.Command {
 		newSessionCommand(p), newRunTaskCommand(p), newRecordingCommand(p), newTemplateCommand(p), newStatusCommand(p), newReapCommand(p), newSelftestCommand(p), newDemoCommand(p),
 		newDoctorCommand(p), newBrowserCommand(p), newMCPCommand(p), newMCPServerCommand(p),
 		newCookiesCommand(p), newSecretCommand(p), newVaultCommand(p), newGrantCommand(p), newAuditCommand(p),
-		newTenantCommand(p), newOperatorCommand(p), newAgentCommand(p), newSpawnCommand(p), described(p, op.WhoAmI()),
+		newTenantCommand(p), newNodeCommand(p), newOperatorCommand(p), newAgentCommand(p), newSpawnCommand(p), described(p, op.WhoAmI()),
 		newRulesCommand(p), newServiceCommand(p), newProviderCommand(p), newAccessCommand(p), described(p, op.ListUsage()),
 		newRelayCommand(p), newBackupCommand(p), newRestoreCommand(p), newUninstallCommand(p), newSupportBundleCommand(p), newVersionCommand(p),
 	)

@@ -79,6 +79,7 @@ type plane struct {
 	info hostd.Info
 
 	node     string
+	nodeRun  string // see [store.Node]
 	key      *checkpoint.Key
 	store    store.Store
 	audit    *audit.Log
@@ -131,6 +132,7 @@ var parts = []part{
 	{name: "settings", start: (*plane).readSettings},
 	{name: "host daemon", start: (*plane).holdHost, run: (*plane).tellTenants, end: func(p *plane, _ context.Context) error { p.host.Close(); return nil }},
 	{name: "database", start: (*plane).openStore, end: func(p *plane, _ context.Context) error { return p.store.Close() }},
+	{name: "node", wayOut: true, start: (*plane).startNode, run: (*plane).keepNode, end: (*plane).endNode},
 	{name: "audit log", start: (*plane).openAudit, run: (*plane).tidy, end: (*plane).closeAudit},
 	{name: "vault", start: (*plane).openVault},
 	{name: "grants", start: (*plane).openGrants},

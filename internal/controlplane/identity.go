@@ -42,9 +42,6 @@ func (p *plane) openStore(ctx context.Context) (err error) {
 
 // openAudit opens the log before the rest, so that nothing is done without it.
 func (p *plane) openAudit(ctx context.Context) (err error) {
-	if p.node = p.Config.Node; p.node == "" {
-		p.node = string(p.info.Installation)
-	}
 	room, err := p.roomForRecords()
 	if err != nil {
 		return err

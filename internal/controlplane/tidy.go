@@ -84,6 +84,9 @@ func (p *plane) removeOld(ctx context.Context) {
 		p.Log.Info("old sign-ins removed", "sign_ins", n)
 	}
 	p.sessions.TidyRecordings()
+	if _, err := p.store.DeleteNodesSilent(ctx, nodeKept); err != nil {
+		p.Log.Warn("remove nodes that are gone", "error", err)
+	}
 	gone, err := p.audit.Trim(ctx, audit.Retention{OlderThan: p.Now().Add(-p.Config.Audit.Keep), Actor: system, Why: "audit.keep"})
 	if err != nil {
 		p.Log.Warn("remove old audit rows", "error", err)

@@ -27,6 +27,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
@@ -67,9 +68,10 @@ type Agents interface {
 	List(ctx context.Context, by identity.Principal, tenant string) ([]agent.Status, error)
 }
 
-// Database is asked whether it can be written to. A store.Store is one.
+// Database is asked whether it can be written to, and who uses it. A store.Store is one.
 type Database interface {
 	Ping(ctx context.Context) error
+	ListNodes(ctx context.Context) ([]store.Node, error)
 }
 
 // Options say what is looked at. Sessions, Identity, Accounts, Requests, Divided, Machine and Now are required; the part of what is nil

@@ -16,6 +16,7 @@ type Operation string
 const (
 	InfoRead     Operation = "info.read"
 	StatusRead   Operation = "status.read" // how everything is doing
+	NodeList     Operation = "node.list"   // control planes of the database
 	TemplateList Operation = "template.list"
 	JailReap     Operation = "jail.reap"
 
@@ -154,6 +155,7 @@ func Table() []Rule {
 	return []Rule{
 		{InfoRead, RoleViewer, ReachTenant, AgentsAll},
 		{StatusRead, RoleViewer, ReachTenant, AgentsNever},
+		{NodeList, RoleAdmin, ReachInstallation, AgentsNever},
 		{TemplateList, RoleViewer, ReachTenant, AgentsNever},
 		{JailReap, RoleAdmin, ReachInstallation, AgentsNever},
 

@@ -31,6 +31,7 @@ import (
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/session"
@@ -75,7 +76,7 @@ type Command struct {
 // Backend is the services that operations call.
 type Backend struct {
 	People      People
-	Quotas      Quotas
+	Health      Health
 	Egress      Egress
 	Credentials Credentials
 	Audit       Audit
@@ -136,9 +137,10 @@ type Sessions interface {
 	RemoveRecording(ctx context.Context, by identity.Principal, id string) error
 }
 
-// Quotas say what tenants hold of what all share.
-type Quotas interface {
+// Health says what tenants hold of what all share, and which control planes there are. *health.Service is one.
+type Health interface {
 	Quotas(ctx context.Context, by identity.Principal, tenants ...string) ([]quota.Use, error)
+	Nodes(ctx context.Context, by identity.Principal) ([]health.Node, error)
 }
 
 // Egress is what operators decide about the way out. *egress.Book is one.
@@ -248,7 +250,7 @@ func (o Op[In, Out]) Row() Row {
 // All are the operations that are described here.
 func All() []Row {
 	return []Row{
-		ListTenants().Row(), CreateTenant().Row(), ShowTenant().Row(), SetTenant().Row(), DisconnectTenant().Row(),
+		ListNodes().Row(), ListTenants().Row(), CreateTenant().Row(), ShowTenant().Row(), SetTenant().Row(), DisconnectTenant().Row(),
 		ListOperators().Row(), CreateOperator().Row(), RotateOperator().Row(), RevokeOperator().Row(), WhoAmI().Row(),
 		ListRules().Row(), AddRule().Row(), RemoveRule().Row(), ExplainRules().Row(),
 		ListServices().Row(), PutService().Row(), RemoveService().Row(), ListProviders().Row(), PutProvider().Row(), RemoveProvider().Row(), ListUsage().Row(),

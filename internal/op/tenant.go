@@ -125,7 +125,7 @@ func ShowTenant() Op[TenantNamed, TenantUse] {
 			if n < 0 {
 				return TenantUse{}, problem.New(problem.NotFound, "list them: clawjail tenant ls", "there is no tenant %s", quote(in.ID))
 			}
-			uses, err := s.Quotas.Quotas(ctx, by, in.ID)
+			uses, err := s.Health.Quotas(ctx, by, in.ID)
 			return TenantUse{tenantOf(all[n]), uses}, err
 		},
 		View: func(t TenantUse) []Block {
