@@ -91,12 +91,11 @@ func TestAFullDiskStopsActionsAndNoEnding(t *testing.T) {
 	}
 }
 
-// TestPostgreSQLIsAllThatChanges runs an operator's day on the other database.
-func TestPostgreSQLIsAllThatChanges(t *testing.T) {
+// onPostgreSQL is the setting of a database of a new server, which control planes reach as their own users.
+func onPostgreSQL(t *testing.T) string {
+	t.Helper()
 	testenv.Root(t)
-	server := pgtest.Start(t)
-	address := server.Database(t)
-	// The server belongs to nobody, and the control plane to its own user.
+	address := pgtest.Start(t).Database(t)
 	u, err := url.Parse(address)
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +103,12 @@ func TestPostgreSQLIsAllThatChanges(t *testing.T) {
 	if err := os.Chmod(u.Query().Get("host"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	v := visiting(t, instance.Options{Settings: testkit.NoPool + "database: " + strconv.Quote(address) + "\n"})
+	return "database: " + strconv.Quote(address) + "\n"
+}
+
+// TestPostgreSQLIsAllThatChanges runs an operator's day on the other database.
+func TestPostgreSQLIsAllThatChanges(t *testing.T) {
+	v := visiting(t, instance.Options{Settings: testkit.NoPool + onPostgreSQL(t)})
 	v.run("cookies", "import", v.storageState("carol"), "--domain", website.Domain)
 	s, err := v.operator()
 	if err != nil {

@@ -4,9 +4,6 @@ package operators
 
 import (
 	"encoding/json"
-	"net/url"
-	"os"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,7 +11,6 @@ import (
 
 	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/instance"
-	"github.com/clawjail/clawjail/internal/store/postgres/pgtest"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/testkit"
 )
@@ -39,19 +35,9 @@ func nodesOf(b *testkit.Installation) map[string]health.NodeState {
 }
 
 func TestControlPlanesOfOneDatabaseKnowOfEachOther(t *testing.T) {
-	testenv.Root(t)
-	server := pgtest.Start(t)
-	address := server.Database(t)
-	// The server belongs to nobody, and control planes to their own users.
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(u.Query().Get("host"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	database := onPostgreSQL(t)
 	named := func(node string) instance.Options {
-		return instance.Options{Settings: testkit.NoPool + "database: " + strconv.Quote(address) + "\nnode: " + node + "\n"}
+		return instance.Options{Settings: testkit.NoPool + database + "node: " + node + "\n"}
 	}
 	first, second := testkit.Start(t, named("first")), testkit.Start(t, named("second"))
 	are := func(b *testkit.Installation, within time.Duration, name string, want health.NodeState) {
