@@ -332,20 +332,21 @@ func cleanPath(r *http.Request) bool {
 	return strings.HasPrefix(at, "/") && strings.TrimSuffix(at, "/") == strings.TrimSuffix(path.Clean(at), "/")
 }
 
+var errOddAddress = problem.New(problem.BadRequest, "leave control characters out, and write UTF-8", "the address has a control character, or is not UTF-8")
+
 // plainAddress refuses a path and a query that are no texts that can be looked up and written down. A parameter that is there twice
 // would be read in two ways, by two readers.
 func plainAddress(r *http.Request) error {
-	odd := problem.New(problem.BadRequest, "leave control characters out, and write UTF-8", "the address has a control character, or is not UTF-8")
 	plain := func(text string) bool {
 		return utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
 	}
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil || !plain(r.URL.Path) {
-		return odd
+		return errOddAddress
 	}
 	for name, values := range query {
 		if !plain(name) || slices.ContainsFunc(values, func(v string) bool { return !plain(v) }) {
-			return odd
+			return errOddAddress
 		}
 		if len(values) > 1 {
 			return problem.New(problem.BadRequest, "send it once", "the parameter %s is there %d times", quote(name), len(values))

@@ -17,8 +17,8 @@ type Pair struct {
 
 	mu      sync.Mutex
 	used    tls.Certificate
-	read    state // of the files that used comes from
-	refused state // of files that could not be used
+	read    state  // of the files that used comes from
+	refused string // why those that are there now cannot be used
 }
 
 // state is what of two files changes when they are written.
@@ -71,20 +71,23 @@ func (p *Pair) renew(now state, err error) {
 	}
 	switch {
 	case err == nil:
-		p.used, p.read = fresh, now
+		p.used, p.read, p.refused = fresh, now, ""
 		p.log.Info("a new certificate is used", "file", p.cert, "until", fresh.Leaf.NotAfter)
-	case now != p.refused:
+	case err.Error() != p.refused:
+		p.refused = err.Error()
 		p.log.Warn("the new certificate cannot be used, and the one before still is", "file", p.cert, "error", err)
 	}
-	p.refused = now
 }
 
-// Leaf is the certificate that is used now; nil when there is none.
+// Leaf is the certificate that the last connection was shown, or the first one will be; nil when there is none. It is asked for with each
+// request, and looks at no file.
 func (p *Pair) Leaf() *x509.Certificate {
 	if p == nil {
 		return nil
 	}
-	return p.current().Leaf
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.used.Leaf
 }
 
 // Config are the settings of a server that speaks HTTP/1.1 with the pair, which is not nil.

@@ -88,6 +88,9 @@ func TestRenewedFilesAreUsedOnceTheyAreOfEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	serves("gone", 2)
+	if n := strings.Count(log.String(), "cannot be used"); n != 2 {
+		t.Errorf("a file that is gone is told of %d times: %s", n-1, &log)
+	}
 	write(cert, []byte("nothing"))
 	serves("broken", 2)
 	var none *Pair
