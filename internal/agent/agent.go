@@ -70,6 +70,16 @@ func (p Plan) Changes() bool {
 	return false
 }
 
+// Removals are the agents that would be removed.
+func (p Plan) Removals() (names []string) {
+	for _, s := range p.Steps {
+		if s.Verb == Remove {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
 // SyncRequest asks to make the machine match a file.
 type SyncRequest struct {
 	Tenant string `json:"tenant,omitempty"`

@@ -74,9 +74,9 @@ func (s *Service) Sync(ctx context.Context, by identity.Principal, r SyncRequest
 // agreed refuses a plan that removes others than somebody has agreed to: they were declared meanwhile.
 func agreed(plan Plan, removes []string) error {
 	m := &problem.Many{Code: problem.Conflict, Hint: "look at the plan again"}
-	for _, step := range plan.Steps {
-		if len(removes) > 0 && step.Verb == Remove && !slices.Contains(removes, step.Name) {
-			m.Add(step.Name, "would be removed as well")
+	for _, name := range plan.Removals() {
+		if len(removes) > 0 && !slices.Contains(removes, name) {
+			m.Add(name, "would be removed as well")
 		}
 	}
 	return m.Err()

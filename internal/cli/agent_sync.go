@@ -204,7 +204,7 @@ func (p *program) sync(cmd *cobra.Command, o syncOptions) error {
 		}
 	}
 	if !o.request.DryRun && plan.Changes() {
-		removes := removesOf(plan)
+		removes := plan.Removals()
 		if err := agreed(cmd, o, removes); err != nil {
 			return err
 		}
@@ -221,15 +221,6 @@ func (p *program) sync(cmd *cobra.Command, o syncOptions) error {
 		}
 	}
 	return unfinished(plan)
-}
-
-func removesOf(plan agent.Plan) (names []string) {
-	for _, s := range plan.Steps {
-		if s.Verb == agent.Remove {
-			names = append(names, s.Name)
-		}
-	}
-	return names
 }
 
 // agreed asks before agents are removed with what they have kept.

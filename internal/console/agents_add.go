@@ -8,10 +8,10 @@ import (
 
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/api"
-	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -234,12 +234,9 @@ func linesOf(f *form, field string) []string {
 
 // lifeOf reads how long a key is to be good.
 func lifeOf(text string) (time.Duration, error) {
-	if text == "" || text == "never" {
-		return identity.NeverExpires, nil
-	}
 	flaw := &problem.Many{Code: problem.BadLimit}
-	d, err := texts.Duration(text)
-	if err != nil || d <= 0 { // below zero there is a number that means never
+	d, err := op.Life(text)
+	if err != nil {
 		flaw.AddFlaw(problem.Flaw{Field: "life", Message: "is not a time", Hint: "such as 30d, or never"})
 	}
 	return d, flaw.Err()

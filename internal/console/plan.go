@@ -41,7 +41,7 @@ type planPage struct {
 	Steps    []planStep
 	Warnings []string
 	Changes  int
-	Removes  int
+	Removes  []string
 	Extra    int
 	Changed  bool // since the plan that was agreed to
 	Mark     string
@@ -166,16 +166,13 @@ func (c *Console) planOf(q *request, f *form, r agent.SyncRequest) (planPage, er
 		data.Problem = &s
 		return data, nil
 	}
-	data.Planned, data.Warnings, data.Mark = true, plan.Warnings, markOf(plan)
+	data.Planned, data.Warnings, data.Mark, data.Removes = true, plan.Warnings, markOf(plan), plan.Removals()
 	for _, s := range plan.Steps {
 		step := planStepOf(s, r)
 		data.Steps = append(data.Steps, step)
 		switch s.Verb {
 		case agent.Extra:
 			data.Extra++
-		case agent.Remove:
-			data.Removes++
-			data.Changes++
 		case agent.Unchanged:
 		default:
 			data.Changes++
@@ -233,12 +230,7 @@ func (c *Console) applyPlan(q *request) error {
 		data.Changed = data.Planned
 		return c.showPlan(q, data)
 	}
-	for _, s := range data.Steps { // what is declared meanwhile stays
-		if s.Verb == agent.Remove {
-			r.Removes = append(r.Removes, s.Name)
-		}
-	}
-	r.Prune = len(r.Removes) > 0
+	r.Removes, r.Prune = data.Removes, len(data.Removes) > 0 // what is declared meanwhile stays
 	return c.carryOut(q, r)
 }
 
