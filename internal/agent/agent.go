@@ -119,6 +119,8 @@ type Status struct {
 	Jail *jail.KeptStatus `json:"jail,omitempty"`
 	// Unwatched says that a jail is declared and that the host daemon, which watches it, does not answer: how it is is not known.
 	Unwatched bool `json:"is_unwatched,omitempty"`
+	// Unfinished says that what was declared last is being done, or was not done to the end.
+	Unfinished bool `json:"is_unfinished,omitempty"`
 	// Processes are those that were started in jails of their own for it, or in its jail, and have not ended.
 	Processes int       `json:"processes"`
 	CreatedAt time.Time `json:"created_at"`
@@ -127,6 +129,9 @@ type Status struct {
 
 // StateUnwatched is, in words, the state of an agent that is [Status.Unwatched].
 const StateUnwatched = "not watched"
+
+// StateUnfinished is that of an agent that is [Status.Unfinished] and has no jail.
+const StateUnfinished = "not finished"
 
 // Event is something that an agent, or a process, did: a line that it printed, or that it began or ended.
 type Event struct {

@@ -15,7 +15,7 @@ import (
 
 // apply does what is to be done with one agent. The order is such that whatever step is the last one that is done, the
 // next sync finds the rest: the declaration says that something was begun before anything is, and is marked as done when
-// everything is; nothing is allowed before the agent's own rules and settings are there; and a token that never came to its
+// everything is, or taken back when the agent is new; nothing is allowed before the agent's own rules and settings are there; and a token that never came to its
 // jail is replaced, and ends no other.
 func (s *Service) apply(ctx context.Context, by identity.Principal, t *task) error {
 	if t.step.Verb == Remove {
@@ -45,13 +45,18 @@ func (s *Service) make(ctx context.Context, by identity.Principal, t *task) erro
 	d := &declaration{Agent: a, ID: t.identity.ID, Owns: partsOf(a)}
 	if t.declared != nil {
 		d.entry, d.Owns = t.declared.entry, union(t.declared.Owns, d.Owns)
+	} else if d.ID == "" && !t.isKept {
+		d.Maker = s.o.Node
+	}
+	if d.ID == "" {
+		d.ID = identity.NewAgentID()
 	}
 	if err := s.put(ctx, t.tenant, d); err != nil {
 		return err
 	}
 	token := ""
 	if t.identity.ID == "" {
-		key, made, err := s.o.Identity.CreateAgent(ctx, by, t.tenant, a.Name, orElse(a.TTL, identity.NeverExpires))
+		key, made, err := s.o.Identity.CreateAgentAs(ctx, by, d.ID, t.tenant, a.Name, orElse(a.TTL, identity.NeverExpires))
 		if err != nil {
 			return err
 		}
@@ -80,7 +85,7 @@ func (s *Service) make(ctx context.Context, by identity.Principal, t *task) erro
 	if err != nil {
 		return err
 	}
-	d.ID, d.Owns, d.Done = t.identity.ID, partsOf(a), true
+	d.Maker, d.Owns, d.Done = "", partsOf(a), true
 	return s.put(ctx, t.tenant, d)
 }
 

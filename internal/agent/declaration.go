@@ -24,8 +24,10 @@ import (
 // after.
 type declaration struct {
 	Agent clawbots.Agent `json:"agent"`
-	// ID is the agent's, once it has one.
+	// ID is the agent's, also before it is made.
 	ID string `json:"id,omitempty"`
+	// Maker is the node that makes the agent, until it has. An agent whose making was cut is taken back by that node.
+	Maker string `json:"maker,omitempty"`
 	// Done says that everything was done.
 	Done bool `json:"done"`
 	// Owns names the parts of the agent's settings that a declaration has set: what a later one does not say any more is

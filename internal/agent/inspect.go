@@ -77,7 +77,7 @@ func (s *Service) statuses(ctx context.Context, tenant string, agents []store.Ag
 	}
 	for n, d := range declared {
 		st := of(n)
-		st.Declared, st.Unwatched = &d.Agent, unknown != nil
+		st.Declared, st.Unwatched, st.Unfinished = &d.Agent, unknown != nil, !d.Done
 		if st.ID == "" {
 			st.CreatedAt = d.entry.CreatedAt
 		}

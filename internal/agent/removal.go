@@ -63,15 +63,19 @@ func (s *Service) noteRemoval(ctx context.Context, t *task) {
 	t.declared = d
 }
 
-// finishRemovals goes on with the removals of a tenant that were begun and cut. waits says until when one that failed is left
-// alone, and is nil when it is waited for. The caller has begun a change.
+// halfMade says whether this control plane has made only a part of a new agent. Whoever asked for the agent was told that it
+// failed, or nothing. It is asked in the tenant's turn, when nobody is making the agent.
+func (s *Service) halfMade(d *declaration) bool { return d.Maker != "" && d.Maker == s.o.Node }
+
+// finishRemovals goes on with the removals of a tenant that were begun and cut, and takes agents back that are half made. waits
+// says until when one that failed is left alone, and is nil when it is waited for. The caller has begun a change.
 func (s *Service) finishRemovals(ctx context.Context, tenant string, waits map[whose]time.Time) error {
 	declared, err := s.declarations(ctx, tenant)
 	if err != nil {
 		return err
 	}
 	maps.DeleteFunc(declared, func(name string, d *declaration) bool {
-		return d.Removing == nil || s.o.Now().Before(waits[whose{tenant, name}])
+		return d.Removing == nil && !s.halfMade(d) || s.o.Now().Before(waits[whose{tenant, name}])
 	})
 	if len(declared) == 0 {
 		return nil
@@ -88,7 +92,11 @@ func (s *Service) finishRemovals(ctx context.Context, tenant string, waits map[w
 			errs = append(errs, s.forget(ctx, d))
 			continue
 		}
-		t := &task{tenant: tenant, keep: *d.Removing, declared: d, identity: agents[at], step: Step{Tenant: tenant, Name: name, Verb: Remove}}
+		keep, done := RemoveOptions{KeepState: true}, "an agent that was made by half is taken back"
+		if d.Removing != nil {
+			keep, done = *d.Removing, "a removal that was cut is finished"
+		}
+		t := &task{tenant: tenant, keep: keep, declared: d, identity: agents[at], step: Step{Tenant: tenant, Name: name, Verb: Remove}}
 		if err := s.remove(ctx, self(), t); err != nil {
 			if waits != nil {
 				waits[at] = s.o.Now().Add(tryAgain)
@@ -97,12 +105,12 @@ func (s *Service) finishRemovals(ctx context.Context, tenant string, waits map[w
 			continue
 		}
 		delete(waits, at)
-		s.o.Log.Info("a removal that was cut is finished", "tenant", tenant, "agent", name)
+		s.o.Log.Info(done, "tenant", tenant, "agent", name)
 	}
 	return errors.Join(errs...)
 }
 
-// goOn looks for removals that were cut.
+// goOn looks for removals that were cut, and for agents that are half made.
 func (s *Service) goOn(ctx context.Context, waits map[whose]time.Time) error {
 	entries, err := s.declared(ctx)
 	if err != nil {
@@ -110,7 +118,8 @@ func (s *Service) goOn(ctx context.Context, waits map[whose]time.Time) error {
 	}
 	tenants := map[string]bool{}
 	for _, e := range entries {
-		tenants[e.Tenant] = tenants[e.Tenant] || readDeclaration(e).Removing != nil
+		d := readDeclaration(e)
+		tenants[e.Tenant] = tenants[e.Tenant] || d.Removing != nil || s.halfMade(d)
 	}
 	var errs []error
 	for tenant, removing := range tenants {

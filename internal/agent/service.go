@@ -46,6 +46,8 @@ type Options struct {
 	Default string
 	// GatewayURL is the gateway's as jails see it.
 	GatewayURL string
+	// Node is the name of this control plane among those of its database.
+	Node string
 	// Servers are the names of the MCP servers that there are.
 	Servers func(ctx context.Context, tenant string) ([]string, error)
 	// ServersChanged hears that ServersOf answers something else than before. It must not block, and may be nil.
@@ -107,7 +109,7 @@ func (o Options) Validate() error {
 	}{
 		{"keeper", o.Keeper != nil}, {"driver", o.Driver != nil}, {"composed", o.Composed != nil || !o.Docker.Compose}, {"gateway", o.Gateway != nil}, {"identity", o.Identity != nil},
 		{"book", o.Book != nil}, {"accounts", o.Accounts != nil}, {"store", o.Store != nil}, {"audit", o.Audit != nil}, {"servers", o.Servers != nil},
-		{"dir", o.Dir != ""}, {"now", o.Now != nil}, {"quotas", o.Quotas.Tenant > 0 && o.Quotas.Agent > 0 && o.MaxAgents > 0 && o.Disk != nil && o.Volumes != nil}, {"gateway_url", o.GatewayURL != ""},
+		{"node", o.Node != ""}, {"dir", o.Dir != ""}, {"now", o.Now != nil}, {"quotas", o.Quotas.Tenant > 0 && o.Quotas.Agent > 0 && o.MaxAgents > 0 && o.Disk != nil && o.Volumes != nil}, {"gateway_url", o.GatewayURL != ""},
 	} {
 		if !part.there {
 			m.Add(part.name, "is missing")

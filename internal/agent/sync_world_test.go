@@ -235,7 +235,7 @@ func (l *land) begin() {
 	d := config.Default()
 	d.Agents.WorkspaceRoots, d.Agents.JailRoots = []string{"/srv/bots", "/srv/workspaces"}, []string{"/srv/jails"}
 	o := Options{Keeper: l.keeper, Driver: noDriver{}, Gateway: l.gate, Identity: l.who, Book: l.book, Accounts: l.accounts, Store: l.db, Audit: l.log, Agents: d.Agents, Docker: d.Docker,
-		Default: DriverLinux, GatewayURL: "http://gateway:3000", Servers: func(context.Context, string) ([]string, error) { return []string{"files"}, nil },
+		Default: DriverLinux, GatewayURL: "http://gateway:3000", Node: "n1", Servers: func(context.Context, string) ([]string, error) { return []string{"files"}, nil },
 		Dir: filepath.Join(l.dir, "programs"), Now: l.clock, Quotas: d.Quotas, MaxAgents: 1000, Disk: func() (int64, error) { return 100 << 30, nil },
 		Volumes: func(context.Context) (map[string]int64, error) { return nil, nil }}
 	l.change(&o)

@@ -36,13 +36,8 @@ func (c *Console) theAgent(q *request, tab string) (oneAgent, error) {
 		return out, err
 	}
 	out.Only = out.Jail == nil && out.Declared == nil
-	switch {
-	case !out.RevokedAt.IsZero():
+	if out.State = stateOf(out.Status, c.Now()); !out.RevokedAt.IsZero() {
 		out.State = "revoked"
-	case out.Jail != nil:
-		out.State = phaseOf(*out.Jail, c.Now())
-	default:
-		out.State = "no jail"
 	}
 	for _, t := range []struct{ path, name string }{{"", "Overview"}, {"/log", "Log"}, {"/programs", "Programs"}, {"/network", "Network and budget"}, {"/tokens", "Tokens"}} {
 		if t.path == "/log" && (out.Only || identity.Can(q.by, identity.AgentLog, tenant) != nil) || t.path == "/programs" && c.Agents == nil {

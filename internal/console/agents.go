@@ -136,7 +136,7 @@ func (c *Console) agentRows(q *request) (_ []agentRow, unknown, err error) {
 	id := make(map[string]int, len(all))
 	for _, g := range all {
 		at[key{g.Tenant, g.Name}], id[g.ID] = len(rows), len(rows)
-		row := agentRow{ID: g.ID, Tenant: g.Tenant, Name: g.Name, Path: agentPath(g.Tenant, g.Name), State: "no jail", Last: g.CreatedAt, NoToken: true}
+		row := agentRow{ID: g.ID, Tenant: g.Tenant, Name: g.Name, Path: agentPath(g.Tenant, g.Name), State: noJail, Last: g.CreatedAt, NoToken: true}
 		if !g.RevokedAt.IsZero() {
 			row.State, row.Last = "revoked", g.RevokedAt
 		}
@@ -201,15 +201,12 @@ func (r *agentRow) status(s agent.Status, now time.Time) {
 			r.Mode = "rw"
 		}
 	}
-	if s.Unwatched && r.State == "no jail" {
-		r.State = agent.StateUnwatched
+	if r.State == noJail {
+		r.State = stateOf(s, now)
 	}
 	if k := s.Jail; k != nil {
 		r.Source, r.Driver = cmp.Or(k.Spec.Image, k.Spec.Template), driverOf(k.Spec.Image != "")
 		r.Problem, r.Restarts = k.Problem, k.Restarts
-		if r.State == "no jail" {
-			r.State = phaseOf(*k, now)
-		}
 		if k.Since.After(r.Last) {
 			r.Last = k.Since
 		}
@@ -218,6 +215,22 @@ func (r *agentRow) status(s agent.Status, now time.Time) {
 
 // crashLoop is the state of an agent whose program ends over and over.
 const crashLoop = "crash loop"
+
+// noJail is the state of an agent that has only an identity.
+const noJail = "no jail"
+
+// stateOf is how it is with an agent, revoked or not.
+func stateOf(s agent.Status, now time.Time) string {
+	switch {
+	case s.Jail != nil:
+		return phaseOf(*s.Jail, now)
+	case s.Unwatched:
+		return agent.StateUnwatched
+	case s.Unfinished:
+		return agent.StateUnfinished
+	}
+	return noJail
+}
 
 func phaseOf(k jail.KeptStatus, now time.Time) string {
 	if k.CrashLoop(now) > 0 {

@@ -165,7 +165,7 @@ func (d *overviewData) agentTiles(rows []agentRow, newest map[string]sessionTile
 		case agent.StateUnwatched:
 			d.Unwatched = true
 		}
-		if r.State != "no jail" && r.State != "revoked" {
+		if r.State != noJail && r.State != "revoked" && r.State != agent.StateUnfinished {
 			d.Kept++
 		}
 	}

@@ -147,7 +147,7 @@ func stateTone(state any) string {
 		return "good"
 	case "opening", "starting", "closing", "stopping", "pending", "queued":
 		return "busy"
-	case "expiring", "warn", "waiting", "report", "needs_refresh", "needs refresh", agent.StateUnwatched:
+	case "expiring", "warn", "waiting", "report", "needs_refresh", "needs refresh", agent.StateUnwatched, agent.StateUnfinished:
 		return "warn"
 	case "failed", "unknown", "bad", "refused", "deny", "denied", "revoked", "expired", "error", "oom", crashLoop:
 		return "bad"

@@ -27,6 +27,14 @@ const (
 // CreateAgent makes an agent with its first token, which is good for life, or [NeverExpires]. The key is returned here
 // and never again.
 func (s *Service) CreateAgent(ctx context.Context, by Principal, tenant, name string, life time.Duration) (Key, Agent, error) {
+	return s.CreateAgentAs(ctx, by, NewAgentID(), tenant, name, life)
+}
+
+// NewAgentID is an id that no agent has.
+func NewAgentID() string { return newID("ag_") }
+
+// CreateAgentAs is CreateAgent for somebody who has written down before which id the agent will have.
+func (s *Service) CreateAgentAs(ctx context.Context, by Principal, id, tenant, name string, life time.Duration) (Key, Agent, error) {
 	if err := s.Authorize(ctx, by, AgentCreate, tenant); err != nil {
 		return Key{}, Agent{}, err
 	}
@@ -37,7 +45,7 @@ func (s *Service) CreateAgent(ctx context.Context, by Principal, tenant, name st
 	if _, err := s.tenant(ctx, tenant); err != nil {
 		return Key{}, Agent{}, err
 	}
-	a := Agent{ID: newID("ag_"), Tenant: tenant, Name: name, CreatedAt: s.now()}
+	a := Agent{ID: id, Tenant: tenant, Name: name, CreatedAt: s.now()}
 	var key Key
 	err := s.Record(ctx, agentEvent(AgentCreate, by, a, a.ID), func() (err error) {
 		if err := s.o.Store.CreateAgent(ctx, a); err != nil {

@@ -193,13 +193,14 @@ func (c *cut) isWhole() {
 	}
 }
 
-// agentsAreAsAnswered looks that each agent that was added runs, that each that was removed is gone, and that nothing is on the
-// machine of one that is neither.
+// agentsAreAsAnswered looks that each agent that was added runs, that each that was removed is gone, that no other is there in half,
+// and that nothing is on the machine of one that is neither.
 func (c *cut) agentsAreAsAnswered() {
 	c.t.Helper()
 	type listed struct {
-		Name string
-		Jail *struct{ Phase string }
+		Name       string
+		Unfinished bool `json:"is_unfinished"`
+		Jail       *struct{ Phase string }
 	}
 	var agents []listed
 	settled := func() bool {
@@ -207,7 +208,7 @@ func (c *cut) agentsAreAsAnswered() {
 		if err := json.Unmarshal([]byte(c.sh("clawjail agent ls --json")), &agents); err != nil {
 			c.t.Fatal(err)
 		}
-		return len(agents) > 0 && !slices.ContainsFunc(agents, func(a listed) bool { return a.Jail == nil || a.Jail.Phase != "running" })
+		return len(agents) > 0 && !slices.ContainsFunc(agents, func(a listed) bool { return a.Jail == nil || a.Jail.Phase != "running" || a.Unfinished })
 	}
 	for deadline := time.Now().Add(c.longer(commandLimit)); !settled(); time.Sleep(time.Second) { // each is started in its turn
 		if time.Now().After(deadline) {
