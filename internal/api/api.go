@@ -113,6 +113,8 @@ type Options struct {
 	// Metrics serves /metrics, to admins of all tenants, and with OpenMetrics to everybody. Nil serves nothing there.
 	Metrics     http.Handler
 	OpenMetrics bool
+	// Peers are the other control planes of the database. Nil forwards nothing.
+	Peers Peers
 	// Version is that of the program.
 	Version string
 	// Listen is the configured address: a Host header with it is accepted, beside loopback names and addresses and the
@@ -162,9 +164,10 @@ const (
 // API is the control API.
 type API struct {
 	Options
-	door http.Handler // all of it, from the outside
-	api  huma.API
-	mux  *http.ServeMux
+	door  http.Handler // all of it, from the outside
+	inner http.Handler // without the path of public_url
+	api   huma.API
+	mux   *http.ServeMux
 	// large are the routes, as patterns of the mux, whose bodies may have more than others.
 	large  map[string]large
 	meters *meters
@@ -210,8 +213,9 @@ func New(o Options) (*API, error) {
 		mux.HandleFunc("GET "+metricsPath, a.scrape)
 	}
 	mux.HandleFunc("/", a.elsewhere(mux))
-	a.door = Below(a.PublicPath, a.metered(a.throughProxies(a.byConsole(a.bySurface(a.guard(http.HandlerFunc(a.outsideSurfaces)),
+	a.inner = a.metered(a.throughProxies(a.byOwner(a.byConsole(a.bySurface(a.guard(http.HandlerFunc(a.outsideSurfaces)),
 		a.patient(bodyTimeout, a.guard(a.authenticate(a.bounded(mux, mux)))))))))
+	a.door = Below(a.PublicPath, a.inner)
 	return a, nil
 }
 
@@ -250,8 +254,12 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.door.ServeHT
 // Serve answers requests until ctx ends, then lets those in flight end, for ShutdownGrace at most. It closes the
 // listener.
 func (a *API) Serve(ctx context.Context, listener net.Listener) error {
+	return a.serve(ctx, listener, a)
+}
+
+func (a *API) serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	server := &http.Server{
-		Handler: a,
+		Handler: handler,
 		BaseContext: func(net.Listener) context.Context {
 			return context.WithValue(context.WithoutCancel(ctx), endingKey{}, ctx)
 		},

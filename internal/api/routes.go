@@ -9,6 +9,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/op"
+	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 )
 
@@ -168,7 +169,7 @@ func (a *API) info(ctx context.Context, by identity.Principal, _ *nothing) (*ans
 	if by.Tenant != "" {
 		// A caller of one tenant does not learn what other tenants do here.
 		own, err := a.Sessions.List(ctx, by, "", false)
-		if err != nil {
+		if err != nil && problem.CodeOf(err) != problem.NodeUnreachable {
 			return nil, err
 		}
 		return &answer[Info]{Info{Version: a.Version, Service: session.Status{Sessions: len(own), MaxSessions: a.Sessions.Status().MaxSessions}}}, nil

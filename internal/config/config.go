@@ -32,6 +32,8 @@ type Config struct {
 	User string `yaml:"user"`
 	// Node names this control plane among those that share a database. Empty is the installation's id.
 	Node string `yaml:"node"`
+	// NodeListen is where other control planes of the database reach this one. Without a port they do not.
+	NodeListen netip.AddrPort `yaml:"node_listen"`
 	// Database is the URL of a PostgreSQL database; empty is the embedded one.
 	Database DatabaseURL `yaml:"database"`
 

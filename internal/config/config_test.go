@@ -77,10 +77,10 @@ func TestExampleIsValidWithEveryLineSwitchedOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Node == "" || !got.Database.HasPassword() || got.Vault.KeyFile == "" || len(got.Logins) != 1 {
+	if got.Node == "" || !got.NodeListen.IsValid() || !got.Database.HasPassword() || got.Vault.KeyFile == "" || len(got.Logins) != 1 {
 		t.Errorf("a commented example was not switched on: %+v", got)
 	}
-	got.Node, got.Database, got.Vault, got.Logins = "", "", Vault{}, nil
+	got.Node, got.NodeListen, got.Database, got.Vault, got.Logins = "", netip.AddrPort{}, "", Vault{}, nil
 	if !got.TLS.Set() || len(got.BehindProxy) != 1 || got.PublicURL == "" || len(got.ExtraCA) != 1 || len(got.Gateway.PrivateDestinations) != 1 {
 		t.Errorf("a commented example was not switched on: %+v", got)
 	}

@@ -159,6 +159,15 @@ func (c Config) validateListener(v *validation) {
 		v.flaw("listen", "set tls (cert and key), or behind_proxy to the addresses of the proxy in front",
 			"%s is reachable from other machines, and keys would cross the network in the clear", addr)
 	}
+	switch at := c.NodeListen; {
+	case at == (netip.AddrPort{}):
+	case c.Database == "":
+		v.flaw("node_listen", "set database, or leave the key out", "nobody else uses the embedded database")
+	case !at.IsValid() || at.Addr().IsUnspecified() || at.Addr().Zone() != "" || at.Addr().Is4In6() || at.Port() == 0:
+		v.flaw("node_listen", "write the address that the other machines use, such as 10.0.0.1:18790", "%s is not one address and a port", at)
+	case at == c.Listen:
+		v.flaw("node_listen", "use another port", "%s is that of listen", at)
+	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		v.flaw("tls", "set both, or neither", "needs both cert and key")
 	}

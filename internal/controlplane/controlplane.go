@@ -25,6 +25,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/base/keypair"
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
@@ -36,6 +37,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/metrics"
+	"github.com/clawjail/clawjail/internal/peer"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/task"
@@ -78,20 +80,24 @@ type plane struct {
 	host *hostd.Client
 	info hostd.Info
 
-	node     string
-	nodeRun  string // see [store.Node]
-	key      *checkpoint.Key
-	store    store.Store
-	audit    *audit.Log
-	vault    *vault.Vault
-	keyring  *grant.Keyring
-	grants   *grant.Issuer
-	identity *identity.Service
+	node    string
+	nodeRun string // see [store.Node]
+	// nodesSecret is the one by which nodes know each other, and peers are the others; nil with a database of this node alone.
+	nodesSecret secret.Value
+	peers       *peer.Peers
+	key         *checkpoint.Key
+	store       store.Store
+	audit       *audit.Log
+	vault       *vault.Vault
+	keyring     *grant.Keyring
+	grants      *grant.Issuer
+	identity    *identity.Service
 	// counts is identity once it is open: the log is open before it.
 	counts atomic.Pointer[identity.Service]
 	signin *signin.Service
 
 	apiListener, gatewayListener net.Listener
+	peerListener                 net.Listener // nil without node_listen
 
 	networks    *hostnet.Networks
 	book        *egress.Book
@@ -140,6 +146,7 @@ var parts = []part{
 	{name: "sign-ins", start: (*plane).openSignIns, end: func(p *plane, _ context.Context) error { p.signin.Close(); return nil }},
 	// Where they were served, the listeners are closed already.
 	{name: "listener of the API", start: (*plane).listenAPI, end: func(p *plane, _ context.Context) error { _ = p.apiListener.Close(); return nil }},
+	{name: "other nodes", start: (*plane).openPeers, end: (*plane).closePeers},
 	{name: "listener of the gateway", start: (*plane).listenGateway, end: func(p *plane, _ context.Context) error { _ = p.gatewayListener.Close(); return nil }},
 	{name: "networks", start: func(p *plane, _ context.Context) (err error) { p.networks, err = hostnet.Open(p.Log); return err },
 		end: func(p *plane, _ context.Context) error { return p.networks.Close() }},
@@ -157,6 +164,7 @@ var parts = []part{
 	{name: "health", start: (*plane).makeHealth},
 	{name: "console", start: (*plane).makeConsole},
 	{name: "API", start: (*plane).makeAPI, run: (*plane).serveAPI},
+	{name: "API for other nodes", start: func(*plane, context.Context) error { return nil }, run: (*plane).servePeers},
 }
 
 // Run runs a control plane until ctx ends. Then it closes every session, and returns when nothing of them is left.

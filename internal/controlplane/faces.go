@@ -53,7 +53,7 @@ func (p *plane) makeConsole(context.Context) error {
 		return nil
 	}
 	c, err := console.New(console.Options{
-		Sessions: p.sessions, Identity: p.identity, Credentials: p.accounts.Service, Egress: p.book, Agents: p.agents, Servers: p.servers, Tasks: p.tasks,
+		Sessions: sessionsOfConsole{p.allSessions()}, Identity: p.identity, Credentials: p.accounts.Service, Egress: p.book, Agents: p.agents, Servers: p.servers, Tasks: p.tasks,
 		Audit: p.audit, Rows: p.store, Verify: p.verify, SignIn: p.signin,
 		Health: p.health, Config: p.Config, BehindProxy: p.Config.BehindProxy, Version: p.Version,
 		Log: p.Log, Now: p.Now,
@@ -75,7 +75,7 @@ func (p *plane) makeAPI(context.Context) error {
 		return err
 	}
 	o := api.Options{
-		Console: p.console, Sessions: p.sessions, Identity: p.identity, Credentials: p.accounts.Service, Audit: p.audit, Rows: p.store,
+		Console: p.console, Sessions: p.allSessions(), Identity: p.identity, Credentials: p.accounts.Service, Audit: p.audit, Rows: p.store,
 		Verify: p.verify, Version: p.Version, Listen: p.Config.Listen, OwnName: p.ownName,
 		Quotas: p.Config.Quotas, Tenants: p.tenants, BehindProxy: p.Config.BehindProxy, PublicName: p.publicName(), PublicPath: config.PublicPath(p.Config.PublicURL), PublicURL: p.Config.PublicURL, Log: p.Log, Now: p.Now, MCP: tools.Handler(),
 		Agents: p.agents, Servers: p.servers, Tasks: p.tasks, Egress: p.book, Status: p.health, Surfaces: p.agentRoutes, Metrics: p.metrics, OpenMetrics: p.Config.Metrics.Open,
@@ -83,6 +83,9 @@ func (p *plane) makeAPI(context.Context) error {
 	}
 	if p.console != nil {
 		o.SignIn = p.signin
+	}
+	if p.peers != nil {
+		o.Peers = p.peers
 	}
 	if p.api, err = api.New(o); err != nil {
 		return err

@@ -98,6 +98,7 @@ func (p *plane) openIdentity(ctx context.Context) error {
 		return fmt.Errorf("open what is known of operators and agents: %w", err)
 	}
 	p.counts.Store(p.identity)
+	p.nodesSecret = admin.ForNodes()
 	return nil
 }
 

@@ -39,6 +39,18 @@ func (p *plane) startNode(ctx context.Context) error {
 		alive = 0
 	}
 	n := store.Node{Name: p.node, Run: p.nodeRun, Version: p.Version, Address: p.Config.Listen.String()}
+	if p.Config.NodeListen.IsValid() {
+		n.PeerAddress = p.Config.NodeListen.String()
+	}
+	others, err := p.store.ListNodes(ctx)
+	if err != nil {
+		return fmt.Errorf("list the nodes: %w", err)
+	}
+	for _, other := range others {
+		if other.Name != p.node && store.NodeTag(other.Name) == store.NodeTag(p.node) {
+			return problem.New(problem.Conflict, "set node in clawjail.yml to another name", "the ids of sessions of the node %s would look like those of %s", p.node, other.Name)
+		}
+	}
 	if err := p.store.StartNode(ctx, n, string(former), alive); errors.Is(err, store.ErrExists) {
 		return problem.New(problem.Conflict, fmt.Sprintf("set node in clawjail.yml to a name of its own; the name of one that has gone without a word is free %s later", store.NodeAlive),
 			"another control plane is the node %s of this database", p.node)

@@ -10,6 +10,7 @@ import (
 	"github.com/clawjail/clawjail/internal/mcp"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/task"
 )
 
@@ -20,6 +21,7 @@ func (p *plane) makeSessions(context.Context) (err error) {
 		Proxy: p.proxy(), Policy: p.gateway.clean, ExtraCA: p.authorities, Unsandboxed: p.info.Unsandboxed,
 		Authority: p.identity, Records: Records{p.audit},
 		Accounts:   session.Accounts{Grants: p.grants, Vault: p.vault, Leases: p.store, Node: p.node, Logins: p.Config.Logins, Ask: p.book.AskForAccount},
+		Tag:        store.NodeTag(p.node),
 		Recordings: p.own("sessions"),
 		Observe:    func(s session.Session, err error) { p.metrics.Opened(problem.CodeOf(err), s.Warm, s.Timing) },
 		Pace:       p.pace,

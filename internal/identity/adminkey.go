@@ -1,6 +1,8 @@
 package identity
 
 import (
+	"crypto/hkdf"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -28,7 +30,11 @@ func LoadAdminKey(path string) (AdminKey, error) {
 	if err != nil {
 		return AdminKey{}, err
 	}
-	return AdminKey{sum: secret.Own(key.Hash())}, nil
+	forNodes, err := hkdf.Key(sha256.New, []byte(key.Reveal()), nil, "clawjail nodes 1", sha256.Size)
+	if err != nil {
+		return AdminKey{}, fmt.Errorf("derive the key of nodes: %w", err)
+	}
+	return AdminKey{sum: secret.Own(key.Hash()), nodes: secret.Own(forNodes)}, nil
 }
 
 // ReadAdminKey reads the admin key of a file, for a client that presents it. A file that is no admin key, or not a file of its own, is not

@@ -42,9 +42,7 @@ func (s *Service) Enter(ctx context.Context, p Principal, cancel context.CancelC
 	if err != nil {
 		return nil, err
 	}
-	if arrived, ok := ctx.Value(arrivalKey{}).(func(quota.Holder)); ok {
-		arrived(of)
-	}
+	Arrived(ctx, of)
 	letGo, err := s.Hold(ctx, p, cancel)
 	if err != nil {
 		leave()
@@ -62,6 +60,13 @@ type arrivalKey struct{}
 // to know, before any face does.
 func WithArrival(ctx context.Context, arrived func(by quota.Holder)) context.Context {
 	return context.WithValue(ctx, arrivalKey{}, arrived)
+}
+
+// Arrived says whose a request is that has not been entered here.
+func Arrived(ctx context.Context, of quota.Holder) {
+	if arrived, ok := ctx.Value(arrivalKey{}).(func(quota.Holder)); ok {
+		arrived(of)
+	}
 }
 
 // Held is how much is open, for whoever asks.

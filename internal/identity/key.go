@@ -92,8 +92,12 @@ func base62(n *big.Int, length int) string {
 // its users. The zero AdminKey is the key of nobody.
 type AdminKey struct {
 	secret.Hidden
-	sum secret.Value
+	sum   secret.Value
+	nodes secret.Value
 }
+
+// ForNodes is the secret of the control planes that have the same admin key.
+func (a AdminKey) ForNodes() secret.Value { return a.nodes }
 
 // IsZero reports whether there is no key.
 func (a AdminKey) IsZero() bool { return a.sum.Len() == 0 }

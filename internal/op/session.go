@@ -9,12 +9,14 @@ import (
 
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 )
 
 // SessionList is the answer to a listing.
 type SessionList struct {
 	Sessions []session.Session `json:"sessions" nullable:"false"`
+	Unknown  *Problem          `json:"sessions_unknown,omitempty" doc:"why sessions of another control plane are missing; missing when none are"`
 }
 
 // TakeOverRequest is the body that takes a session's browser over. It may be left out.
@@ -59,7 +61,18 @@ func ListSessions() Op[SessionsListed, SessionList] {
 		Command: Command{Use: "ls", Aliases: []string{"list"}},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in SessionsListed) (SessionList, error) {
 			all, err := s.Sessions.List(ctx, by, in.Tenant, in.All)
-			return SessionList{all}, err
+			out := SessionList{Sessions: all}
+			if problem.CodeOf(err) == problem.NodeUnreachable {
+				out.Unknown, _ = s.Failed(ctx, "List the sessions of other control planes", err).(*Problem) // it is always one
+				err = nil
+			}
+			return out, err
+		},
+		Warns: func(all SessionList) string {
+			if all.Unknown == nil {
+				return ""
+			}
+			return "sessions of another control plane are missing: " + all.Unknown.Detail
 		},
 		View: func(all SessionList) []Block {
 			out := table(all.Sessions, []any{"ID", "TENANT", "STATE", "AGE", "MODE", "BROWSER", "JAIL", "ADDRESS", "WARM", "LABEL"}, func(s session.Session) []any {

@@ -97,6 +97,8 @@ const (
 	Unsupported             = "unsupported"
 	DiskFull                = "disk_full"
 	PoolExhausted           = "pool_exhausted"
+	NodeUnreachable         = "node_unreachable"
+	NodeLost                = "node_lost"
 	HostdUnreachable        = "hostd_unreachable"
 	ControlPlaneUnreachable = "control_plane_unreachable"
 	ShuttingDown            = "shutting_down"
@@ -246,6 +248,8 @@ func Codes() []Info {
 		{Unsupported, http.StatusNotImplemented, "this system cannot do it", "see docs for your system; `sudo clawjail doctor` says what is missing"},
 		{DiskFull, http.StatusInsufficientStorage, "the host's disk is full, or a share of it", "free some space in data_dir, or raise the quotas"},
 		{PoolExhausted, http.StatusServiceUnavailable, "all addresses or network slots are in use", "close something, or configure a larger subnet"},
+		{NodeUnreachable, http.StatusServiceUnavailable, "the control plane that has the session does not answer", "try again; `clawjail node ls` says which control planes there are"},
+		{NodeLost, http.StatusGone, "the control plane that had the session is lost, and the session with it", "open a new session"},
 		{HostdUnreachable, http.StatusServiceUnavailable, "the host daemon does not answer", "start it: `sudo clawjail up`, or its service; `clawjail status` says what runs"},
 		{ControlPlaneUnreachable, http.StatusServiceUnavailable, "the control plane does not answer", "start it: `sudo clawjail up`, or its service; `clawjail status` says what runs"},
 		{ShuttingDown, http.StatusServiceUnavailable, "clawjail is being stopped", "wait until it has been started again"},

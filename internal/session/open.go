@@ -135,7 +135,7 @@ func (s *Service) enter(by identity.Principal, p plan, tenants int, abort contex
 		return nil, err
 	}
 	r := &session{
-		id: "s_" + strings.ToLower(rand.Text()[:16]), by: by, plan: p, created: s.Now(), state: StateOpening, abort: abort,
+		id: "s_" + s.Tag + strings.ToLower(rand.Text()[len(s.Tag):16]), by: by, plan: p, created: s.Now(), state: StateOpening, abort: abort,
 		stop: make(chan struct{}), settled: make(chan struct{}), gone: make(chan struct{}), attached: map[*attachment]struct{}{},
 		lost: make(chan struct{}), touched: by.AgentID() != "", unhold: func() {}, lives: map[*Live]struct{}{}, turn: newTurn(), watch: newLoginWatch(),
 		// An agent with DevTools clients is trusted with nothing that was there before them either.

@@ -186,6 +186,8 @@ type Options struct {
 	Records   Records
 	// Accounts are for operator sessions.
 	Accounts Accounts
+	// Tag is what the ids of sessions begin with; see [store.NodeTag]. May be empty.
+	Tag string
 	// Recordings is the folder for recordings of sessions, which the Service makes; see [recording.Shelf].
 	Recordings string
 	// Observe is told of every session that was opened, and of every one that could not be, with why. It must return at

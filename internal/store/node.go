@@ -2,7 +2,10 @@ package store
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base32"
 	"errors"
+	"strings"
 	"time"
 )
 
@@ -17,6 +20,8 @@ type Node struct {
 	Run     string
 	Version string
 	Address string // where its API listens
+	// PeerAddress is where other nodes reach it; empty for nowhere.
+	PeerAddress string
 	// StartedAt, SeenAt and StoppedAt are when the run began, was last heard of, and ended in order; the last is zero while it runs.
 	StartedAt time.Time
 	SeenAt    time.Time
@@ -45,5 +50,14 @@ type Nodes interface {
 
 // Validate returns everything that is wrong with the row, as ErrInvalid. Every Store asks before it writes.
 func (n Node) Validate() error {
-	return errors.Join(slug("node", n.Name), present("run", n.Run), Text(n.Run, n.Version, n.Address))
+	return errors.Join(slug("node", n.Name), present("run", n.Run), Text(n.Run, n.Version, n.Address, n.PeerAddress))
 }
+
+// NodeTag is what the ids of a node's sessions begin with, so that they say who has them.
+func NodeTag(node string) string {
+	sum := sha256.Sum256([]byte("clawjail node " + node))
+	return strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:nodeTagLength])
+}
+
+// nodeTagLength has 25 bits. Of a hundred nodes two have the same tag in one of 7000 databases, and the second is told.
+const nodeTagLength = 5

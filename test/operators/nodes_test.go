@@ -3,14 +3,26 @@
 package operators
 
 import (
+	"crypto/tls"
 	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
+
+	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/health"
+	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/instance"
+	"github.com/clawjail/clawjail/internal/op"
+	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/testkit"
 )
@@ -79,4 +91,166 @@ func TestControlPlanesOfOneDatabaseKnowOfEachOther(t *testing.T) {
 	are(first, 5*time.Second, "second", health.NodeStopped)
 	twin.Up()
 	are(first, 5*time.Second, "second", health.NodeAlive)
+}
+
+// sharing makes two control planes of one database that reach each other. They have the same admin key when together says so.
+func sharing(t *testing.T, together bool) (first, second *testkit.Installation) {
+	t.Helper()
+	database := onPostgreSQL(t)
+	named := func(node string) instance.Options {
+		return instance.Options{Settings: testkit.NoPool + database + "node: " + node + "\n" + fmt.Sprintf("node_listen: 127.0.0.1:%d\n", testenv.FreePort(t))}
+	}
+	first, second = testkit.Start(t, named("first")), testkit.Start(t, named("second"))
+	if !together {
+		return first, second
+	}
+	if err := second.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// Into the file, which is its user's.
+	if err := os.WriteFile(hostd.AdminKeyPath(second.Config), []byte(first.Key()+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	second.Up()
+	return first, second
+}
+
+func TestEachControlPlaneAnswersForTheSessionsOfAll(t *testing.T) {
+	first, second := sharing(t, true)
+	id := first.Open(api.OpenRequest{Label: "of the first"})
+
+	if got, err := second.API.Get(t.Context(), id); err != nil || got.Label != "of the first" {
+		t.Fatalf("asked of the other it is %+v: %v", got, err)
+	}
+	listed, err := second.API.List(t.Context(), false)
+	if err != nil || len(listed) != 1 || listed[0].ID != id || listed[0].Label != "of the first" {
+		t.Errorf("the other lists %+v: %v", listed, err)
+	}
+	if picture, err := second.API.Picture(t.Context(), id, browser.Screenshot{}); err != nil || len(picture) < 100 {
+		t.Errorf("a picture by the other has %d bytes: %v", len(picture), err)
+	}
+
+	// A DevTools client attaches at the other one, with a token that it has made there.
+	token, err := second.API.SessionToken(t.Context(), id, api.TokenRequest{Scope: identity.ScopeCDP})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at := "ws://" + second.Config.Listen.String() + "/"; !strings.HasPrefix(token.WSURL, at) {
+		t.Errorf("the endpoint is %s, not at %s", token.WSURL, at)
+	}
+	conn, _, err := websocket.Dial(t.Context(), token.WSURL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.CloseNow() }()
+	conn.SetReadLimit(1 << 20)
+	if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"id":1,"method":"Browser.getVersion"}`)); err != nil {
+		t.Fatal(err)
+	}
+	if _, said, err := conn.Read(t.Context()); err != nil || !strings.Contains(string(said), `"product"`) {
+		t.Errorf("the browser says %s: %v", said, err)
+	}
+
+	// Keys are asked for, by the one that has the session, and web pages are kept away by the one that is asked.
+	for name, c := range map[string]struct {
+		key, host, origin string
+		want              int
+	}{
+		"the key":            {key: second.Key(), want: http.StatusOK},
+		"no key":             {want: http.StatusUnauthorized},
+		"another key":        {key: "cjop_" + strings.Repeat("a", 52), want: http.StatusUnauthorized},
+		"another host":       {key: second.Key(), host: "evil.example", want: http.StatusForbidden},
+		"a page":             {key: second.Key(), origin: "http://evil.example", want: http.StatusForbidden},
+		"a session's token":  {key: token.Token, want: http.StatusOK},
+		"half of the token":  {key: token.Token[:len(token.Token)-4], want: http.StatusUnauthorized},
+		"the console's host": {key: second.Key(), host: "localhost", want: http.StatusOK},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, second.URL()+"/v1/sessions/"+id, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.key != "" {
+			r.Header.Set("Authorization", "Bearer "+c.key)
+		}
+		if r.Host = c.host; c.origin != "" {
+			r.Header.Set("Origin", c.origin)
+		}
+		r.Header.Set("Clawjail-Client", `{"from":"127.0.0.1:1","to":"127.0.0.1:2"}`) // which is for other nodes to say
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode != c.want {
+			t.Errorf("%s: %s, want %d", name, answer.Status, c.want)
+		}
+		if answer.Header.Get("Clawjail-Holder") != "" {
+			t.Errorf("%s: the client is told what nodes tell each other", name)
+		}
+	}
+
+	// Only nodes are let in where nodes are.
+	if _, err := tls.Dial("tcp", first.Config.NodeListen.String(), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13}); err == nil {
+		// In TLS 1.3 a client hears of it with the first answer.
+		_, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}).Post(
+			"https://"+first.Config.NodeListen.String()+"/node/sessions", "application/json", strings.NewReader(`{"By":{"Kind":"admin","ID":"admin","Role":"admin"}}`))
+		if err == nil {
+			t.Error("a stranger is answered where nodes are")
+		}
+	}
+
+	// What is closed at the other one is closed.
+	if err := second.API.Close(t.Context(), id, true); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := first.API.List(t.Context(), false); err != nil || len(left) > 0 {
+		t.Errorf("afterwards there are %+v: %v", left, err)
+	}
+	if _, _, err := conn.Read(t.Context()); err == nil {
+		t.Error("its DevTools client is still attached")
+	}
+
+	// The sessions of one that is lost are lost.
+	id = first.Open(api.OpenRequest{})
+	serve := first.Victims("serve")[0]
+	if err := syscall.Kill(serve, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, 30*time.Second, func() bool { return nodesOf(second)["first"] == health.NodeLost }, "the first one is lost")
+	testenv.Eventually(t, 5*time.Second, func() bool {
+		_, err := second.API.Get(t.Context(), id)
+		return problem.CodeOf(err) == problem.NodeLost
+	}, "its session is lost")
+	if listed, err := second.API.List(t.Context(), false); err != nil || len(listed) > 0 {
+		t.Errorf("the other lists %+v: %v", listed, err)
+	}
+	if err := syscall.Kill(serve, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	first.Close(id)
+}
+
+func TestControlPlanesWithAnotherAdminKeyAreNotAsked(t *testing.T) {
+	first, second := sharing(t, false)
+	id := first.Open(api.OpenRequest{})
+	_, err := second.API.Get(t.Context(), id)
+	p := testkit.ExpectCode(t, err, problem.NodeUnreachable)
+	if !strings.Contains(p.Message, "another admin key") {
+		t.Errorf("it says %q", p.Message)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, second.URL()+"/v1/sessions", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+second.Key())
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	var listed op.SessionList
+	if err := json.NewDecoder(answer.Body).Decode(&listed); err != nil || listed.Unknown == nil || listed.Unknown.Code != problem.NodeUnreachable || len(listed.Sessions) > 0 {
+		t.Errorf("the listing has %+v and says %+v: %v", listed.Sessions, listed.Unknown, err)
+	}
+	first.Close(id)
 }

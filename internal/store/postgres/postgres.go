@@ -63,7 +63,7 @@ func Open(ctx context.Context, databaseURL string) (*DB, error) {
 		},
 		Failure: failure, Stamp: func(t time.Time) any { return stamp(t) },
 		Ago: func(microseconds string) string {
-			return "(clock_timestamp() - CAST(" + microseconds + " AS bigint) * interval '1 microsecond')"
+			return "(statement_timestamp() - CAST(" + microseconds + " AS bigint) * interval '1 microsecond')"
 		},
 		List: func(list []string) any { return filled(list) }, ScanList: func(to *[]string) sql.Scanner { return listing{arrays, to} },
 	})

@@ -13,10 +13,10 @@ func (db *Tables) StartNode(ctx context.Context, n store.Node, former string, al
 		return err
 	}
 	now := db.dialect.Ago("0")
-	return db.changeOr(ctx, errOccupied, "start node", `INSERT INTO nodes (name, run, version, address, started_at, seen_at)
-		VALUES ($1, $2, $3, $4, `+now+`, `+now+`)
-		ON CONFLICT (name) DO UPDATE SET run = $2, version = $3, address = $4, started_at = `+now+`, seen_at = `+now+`, stopped_at = NULL
-		WHERE nodes.stopped_at IS NOT NULL OR nodes.run = $5 OR nodes.seen_at <= `+db.dialect.Ago("$6"), n.Name, n.Run, n.Version, n.Address, former, alive.Microseconds())
+	return db.changeOr(ctx, errOccupied, "start node", `INSERT INTO nodes (name, run, version, address, peer_address, started_at, seen_at)
+		VALUES ($1, $2, $3, $4, $7, `+now+`, `+now+`)
+		ON CONFLICT (name) DO UPDATE SET run = $2, version = $3, address = $4, peer_address = $7, started_at = `+now+`, seen_at = `+now+`, stopped_at = NULL
+		WHERE nodes.stopped_at IS NOT NULL OR nodes.run = $5 OR nodes.seen_at <= `+db.dialect.Ago("$6"), n.Name, n.Run, n.Version, n.Address, former, alive.Microseconds(), n.PeerAddress)
 }
 
 func (db *Tables) SeeNode(ctx context.Context, name, run string) error {
@@ -30,9 +30,9 @@ func (db *Tables) StopNode(ctx context.Context, name, run string) error {
 
 func (db *Tables) ListNodes(ctx context.Context) ([]store.Node, error) {
 	return list(ctx, db, "list nodes", func(row Scanner) (n store.Node, err error) {
-		err = row.Scan(&n.Name, &n.Run, &n.Version, &n.Address, moment{&n.StartedAt}, moment{&n.SeenAt}, moment{&n.StoppedAt}, moment{&n.ReadAt})
+		err = row.Scan(&n.Name, &n.Run, &n.Version, &n.Address, &n.PeerAddress, moment{&n.StartedAt}, moment{&n.SeenAt}, moment{&n.StoppedAt}, moment{&n.ReadAt})
 		return n, err
-	}, `SELECT name, run, version, address, started_at, seen_at, stopped_at, `+db.dialect.Ago("0")+` FROM nodes ORDER BY name`)
+	}, `SELECT name, run, version, address, peer_address, started_at, seen_at, stopped_at, `+db.dialect.Ago("0")+` FROM nodes ORDER BY name`)
 }
 
 func (db *Tables) DeleteNodesSilent(ctx context.Context, longer time.Duration) (int, error) {

@@ -12,7 +12,7 @@ import (
 // testNodes: the times are the database's, so they are compared with each other alone.
 func testNodes(t *testing.T, s store.Store) {
 	ctx := t.Context()
-	node := store.Node{Name: "b", Run: "run-1", Version: "v1.0.0", Address: "127.0.0.1:18780"}
+	node := store.Node{Name: "b", Run: "run-1", Version: "v1.0.0", Address: "127.0.0.1:18780", PeerAddress: "10.0.0.1:18790"}
 	list := func(want int) []store.Node {
 		t.Helper()
 		all, err := s.ListNodes(ctx)
@@ -28,7 +28,7 @@ func testNodes(t *testing.T, s store.Store) {
 	if first.StartedAt.IsZero() || !first.SeenAt.Equal(first.StartedAt) || !first.StoppedAt.IsZero() || first.ReadAt.Before(first.SeenAt) || first.Silence() < 0 {
 		t.Errorf("it is %+v", first)
 	}
-	if got := (store.Node{Name: first.Name, Run: first.Run, Version: first.Version, Address: first.Address}); got != node {
+	if got := (store.Node{Name: first.Name, Run: first.Run, Version: first.Version, Address: first.Address, PeerAddress: first.PeerAddress}); got != node {
 		t.Errorf("it is %+v, want %+v", got, node)
 	}
 	twin := store.Node{Name: "b", Run: "run-2", Version: "v1.0.1"}

@@ -1,0 +1,159 @@
+package api
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/quota"
+)
+
+// Peers are the other control planes of the database. *peer.Peers is one.
+type Peers interface {
+	// Owner is the node that has a session, or had it; empty when that is this one, or nobody knows. The code is node_lost when it is
+	// gone, and node_unreachable when it cannot be asked.
+	Owner(ctx context.Context, session string) (node string, err error)
+	// RoundTripper sends requests to https://NODE/.
+	http.RoundTripper
+}
+
+// clientHeader has in it what a control plane says of a request that it forwards, and holderHeader what it hears of it: whose the
+// request is.
+const (
+	clientHeader = "Clawjail-Client"
+	holderHeader = "Clawjail-Holder"
+)
+
+// connection is what the connection of a request's client was, which is not the one that the request is forwarded on.
+type connection struct {
+	From string         `json:"from"`
+	To   netip.AddrPort `json:"to"`
+	TLS  bool           `json:"tls"`
+}
+
+type forwardedKey struct{}
+
+// isForwarded says whether another control plane has forwarded a request. It has looked where it came from.
+func isForwarded(ctx context.Context) bool { return ctx.Value(forwardedKey{}) != nil }
+
+// sessionOf is the session that a path names, of the API or of the console; empty when it names none.
+func sessionOf(r *http.Request) string {
+	for _, of := range []string{"/v1/sessions/", consolePath + "/sessions/"} {
+		if rest, is := strings.CutPrefix(r.URL.EscapedPath(), of); is && cleanPath(r) {
+			id, _, _ := strings.Cut(rest, "/")
+			id, err := url.PathUnescape(id)
+			if err != nil {
+				return ""
+			}
+			return id
+		}
+	}
+	return ""
+}
+
+// byOwner forwards requests for a session to the control plane that has it. That one asks whose key it is, and answers.
+func (a *API) byOwner(here http.Handler) http.Handler {
+	if a.Peers == nil {
+		return here
+	}
+	forward := &httputil.ReverseProxy{
+		Transport: a.Peers,
+		Rewrite: func(p *httputil.ProxyRequest) {
+			node, _ := p.In.Context().Value(ownerKey{}).(string)
+			p.Out.URL.Scheme, p.Out.URL.Host = "https", node
+			p.Out.Host, p.Out.URL.RawQuery = p.In.Host, p.In.URL.RawQuery
+			for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} { // of proxies in front of both
+				if said := p.In.Header[name]; said != nil {
+					p.Out.Header[name] = said
+				}
+			}
+			said := connection{From: p.In.RemoteAddr, TLS: p.In.TLS != nil}
+			if to, ok := p.In.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok {
+				said.To = to.AddrPort()
+			}
+			text, err := json.Marshal(said)
+			if err != nil {
+				text = nil // and is refused there
+			}
+			p.Out.Header.Set(clientHeader, string(text))
+		},
+		ModifyResponse: func(answer *http.Response) error {
+			var of quota.Holder
+			if text := answer.Header.Get(holderHeader); json.Unmarshal([]byte(text), &of) == nil {
+				identity.Arrived(answer.Request.Context(), of)
+			}
+			answer.Header.Del(holderHeader)
+			return nil
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			if _, ok := problem.As(err); !ok { // the client has gone, or its body ended too soon
+				err = problem.Wrap(err, problem.NodeUnreachable, "try again", "the request could not be forwarded")
+			}
+			a.refuse(w, r, err)
+		},
+		FlushInterval: -1,
+	}
+	away := a.patient(jarTimeout, a.streaming(forward))
+	fromProgram, fromPerson := a.guard(away), a.ownHostOnly(away)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id := sessionOf(r)
+		if id == "" || isForwarded(r.Context()) {
+			here.ServeHTTP(w, r)
+			return
+		}
+		node, err := a.Peers.Owner(r.Context(), id)
+		if node == "" && err == nil {
+			here.ServeHTTP(w, r)
+			return
+		}
+		to := fromProgram
+		switch {
+		case ofConsole(r.URL.Path) && err != nil:
+			to = here // which says that there is no such session
+		case ofConsole(r.URL.Path):
+			to = fromPerson
+		case err != nil:
+			to = a.guard(a.authenticate(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.refuse(w, r, err) })))
+		}
+		if body, ok := r.Body.(*meteredBody); ok && node != "" {
+			r.Body = body.ReadCloser // it is in the memory of the other control plane, which counts it
+		}
+		to.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), ownerKey{}, node)))
+	})
+}
+
+// ownerKey is under what a request's context has the node that it is forwarded to.
+type ownerKey struct{}
+
+// ServePeers answers what other control planes forward, with what is put before it. It ends as Serve does.
+func (a *API) ServePeers(ctx context.Context, listener net.Listener, before func(http.Handler) http.Handler) error {
+	return a.serve(ctx, listener, before(http.HandlerFunc(a.forwarded)))
+}
+
+// forwarded serves a request as if its client had connected here.
+func (a *API) forwarded(w http.ResponseWriter, r *http.Request) {
+	var said connection
+	if err := json.Unmarshal([]byte(r.Header.Get(clientHeader)), &said); err != nil {
+		a.refuse(w, r, problem.New(problem.BadRequest, "send it to the address of listen", "only other control planes send requests here"))
+		return
+	}
+	ctx := context.WithValue(r.Context(), forwardedKey{}, true)
+	if said.To.IsValid() {
+		ctx = context.WithValue(ctx, http.LocalAddrContextKey, net.TCPAddrFromAddrPort(said.To))
+	}
+	r = r.Clone(ctx)
+	r.Header.Del(clientHeader)
+	r.RemoteAddr, r.TLS = said.From, nil
+	if said.TLS {
+		r.TLS = &tls.ConnectionState{}
+	}
+	a.inner.ServeHTTP(w, r)
+}

@@ -1,0 +1,169 @@
+// Package peer connects the control planes that share a database. It knows which of them has a session, and reaches it by TLS, in which
+// both sides show certificates of an authority that only those have who have the same admin key.
+package peer
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/base/secret"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+const (
+	// nodesFresh is how long a list of the nodes is good, and nodesLimit how long the database has to make one.
+	nodesFresh = 2 * time.Second
+	nodesLimit = 5 * time.Second
+	// dialLimit bounds a connection to a node.
+	dialLimit = 5 * time.Second
+	// idleMost and idleLimit bound the connections that are kept for more requests, to one node.
+	idleMost  = 64
+	idleLimit = time.Minute
+)
+
+// Options are what Peers are made from. Everything is required.
+type Options struct {
+	// Node is the name of this control plane.
+	Node string
+	// Secret is known to all nodes of the database, and has 32 bytes.
+	Secret secret.Value
+	// Nodes lists them.
+	Nodes func(ctx context.Context) ([]store.Node, error)
+	Log   *slog.Logger
+	Now   func() time.Time
+}
+
+// Peers are the other control planes of the database.
+type Peers struct {
+	o         Options
+	authority *authority
+	transport *http.Transport
+
+	mu    sync.Mutex // guards what follows, and is held while the nodes are listed
+	nodes []store.Node
+	read  time.Time
+}
+
+// New makes Peers. Close must be called.
+func New(o Options) (*Peers, error) {
+	a, err := newAuthority(o.Node, o.Secret, o.Now)
+	if err != nil {
+		return nil, err
+	}
+	p := &Peers{o: o, authority: a}
+	p.transport = &http.Transport{DialTLSContext: p.dial, MaxIdleConnsPerHost: idleMost, IdleConnTimeout: idleLimit, DisableCompression: true}
+	return p, nil
+}
+
+// Close closes connections that nobody uses.
+func (p *Peers) Close() { p.transport.CloseIdleConnections() }
+
+// Listener lets other nodes in, and nobody else.
+func (p *Peers) Listener(l net.Listener) net.Listener {
+	return tls.NewListener(l, p.authority.server())
+}
+
+// Owner is the node that has a session, or had it: empty when that is this one, or when nobody knows such a node.
+func (p *Peers) Owner(ctx context.Context, session string) (string, error) {
+	tag, is := strings.CutPrefix(session, "s_")
+	own := store.NodeTag(p.o.Node)
+	if !is || len(tag) < len(own) || tag[:len(own)] == own {
+		return "", nil
+	}
+	n, err := p.find(ctx, func(n store.Node) bool { return store.NodeTag(n.Name) == tag[:len(own)] })
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return "", nil
+	case err != nil:
+		return "", err
+	case !n.StoppedAt.IsZero():
+		return "", nil // and its sessions have ended with it
+	case n.Silence() > store.NodeAlive:
+		return "", problem.New(problem.NodeLost, "open a new session", "the control plane %s, which had the session, is lost, and the session with it", n.Name)
+	case n.PeerAddress == "":
+		return "", problem.New(problem.NodeUnreachable, "set node_listen in its clawjail.yml, or ask it", "the session is that of the control plane %s, which has no node_listen", n.Name)
+	}
+	return n.Name, nil
+}
+
+// Others are the nodes that can be asked.
+func (p *Peers) Others(ctx context.Context) (names []string, err error) {
+	all, err := p.list(ctx)
+	for _, n := range all {
+		if n.Name != p.o.Node && n.StoppedAt.IsZero() && n.Silence() <= store.NodeAlive && n.PeerAddress != "" {
+			names = append(names, n.Name)
+		}
+	}
+	return names, err
+}
+
+func (p *Peers) find(ctx context.Context, is func(store.Node) bool) (store.Node, error) {
+	all, err := p.list(ctx)
+	if err != nil {
+		return store.Node{}, err
+	}
+	for _, n := range all {
+		if is(n) {
+			return n, nil
+		}
+	}
+	return store.Node{}, store.ErrNotFound
+}
+
+// list are the nodes as they were a moment ago. The last list is used while the database does not answer.
+func (p *Peers) list(ctx context.Context) ([]store.Node, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.read) < nodesFresh {
+		return p.nodes, nil
+	}
+	limited, cancel := context.WithTimeout(ctx, nodesLimit)
+	defer cancel()
+	all, err := p.o.Nodes(limited)
+	switch {
+	case err == nil:
+		p.nodes, p.read = all, time.Now()
+	case p.nodes == nil:
+		return nil, fmt.Errorf("ask which control planes there are: %w", err)
+	default:
+		p.o.Log.Warn("ask which control planes there are", "error", err)
+	}
+	return p.nodes, nil
+}
+
+// dial connects to a node, whose name stands where hosts do.
+func (p *Peers) dial(ctx context.Context, _, address string) (net.Conn, error) {
+	name, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	n, err := p.find(ctx, func(n store.Node) bool { return n.Name == name })
+	if err != nil {
+		return nil, err
+	}
+	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialLimit}, Config: p.authority.client(name)}
+	ctx, cancel := context.WithTimeout(ctx, 2*dialLimit)
+	defer cancel()
+	return d.DialContext(ctx, "tcp", n.PeerAddress)
+}
+
+// RoundTrip implements http.RoundTripper, for requests to https://NODE/.
+func (p *Peers) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := p.transport.RoundTrip(r)
+	if err == nil {
+		return answer, nil
+	}
+	if unknown := new(tls.CertificateVerificationError); errors.As(err, &unknown) {
+		return nil, problem.Wrap(err, problem.NodeUnreachable, "copy control/admin.key of one of them to the other, and restart it", "the control plane %s has another admin key than %s", r.URL.Hostname(), p.o.Node)
+	}
+	return nil, problem.Wrap(err, problem.NodeUnreachable, "try again; which there are: clawjail node ls", "the control plane %s does not answer %s", r.URL.Hostname(), p.o.Node)
+}

@@ -1,0 +1,3 @@
+-- +goose Up
+-- Where other control planes of the database reach this one; empty for nowhere.
+ALTER TABLE nodes ADD COLUMN peer_address text COLLATE "C" NOT NULL DEFAULT '';
