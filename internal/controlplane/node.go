@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -18,7 +19,7 @@ import (
 const (
 	// nodeSeen is about how often a control plane says that it is there, to others that use its database, and nodeKept how long one
 	// is listed that is gone.
-	nodeSeen = store.NodeAlive / 3
+	nodeSeen = store.NodeAlive / 4
 	nodeKept = 30 * 24 * time.Hour
 	// runFile has the run of this control plane, which one that starts here later follows: the host daemon serves one at a time.
 	runFile = "node.run"
@@ -64,12 +65,14 @@ func (p *plane) startNode(ctx context.Context) error {
 	return nil
 }
 
-// keepNode says again and again that this control plane is there. It fails when another one has taken its name meanwhile.
+// keepNode says again and again that this control plane is there, and gives up others of which nothing is heard. It fails when this one
+// was given up, or another one has taken its name meanwhile.
 func (p *plane) keepNode(ctx context.Context) error {
 	pause := nodeSeen
 	if p.Config.Database == "" {
 		pause = tidyEvery // nobody else is there to hear it
 	}
+	var heard, steady time.Time // when the database last answered, and since when it has answered each time
 	for {
 		select {
 		case <-ctx.Done():
@@ -81,9 +84,46 @@ func (p *plane) keepNode(ctx context.Context) error {
 		cancel()
 		switch {
 		case errors.Is(err, store.ErrNotFound):
-			return problem.New(problem.Conflict, "set node in clawjail.yml to a name of its own", "another control plane has become the node %s of this database", p.node)
+			return problem.New(problem.Conflict, "when two have the same name: set node in clawjail.yml to one of its own",
+				"nothing was heard of this control plane for %s, so the others have given it up, or another one has become the node %s", store.NodeAlive, p.node)
 		case err != nil && ctx.Err() == nil:
 			p.Log.Warn("say that this control plane is there", "error", err)
+		case err == nil && p.Config.Database != "":
+			// After the database was away, everybody has been silent for as long.
+			if now := time.Now(); now.Sub(heard) > store.NodeAlive/2 {
+				steady = now
+			}
+			if heard = time.Now(); heard.Sub(steady) >= store.NodeAlive {
+				p.loseNodes(ctx)
+			}
+		}
+	}
+}
+
+// loseNodes gives up the nodes of which nothing is heard: their accounts are free for others, and they end when they are heard of
+// again. Whoever gave one up may have ended before its accounts were free, so others see to that, too, for a minute.
+func (p *plane) loseNodes(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, store.NodeAlive)
+	defer cancel()
+	all, err := p.store.ListNodes(ctx)
+	if err != nil {
+		p.Log.Warn("look for nodes that are lost", "error", err)
+		return
+	}
+	for _, n := range all {
+		if n.Name == p.node || !n.Lost() || !n.LostAt.IsZero() && n.ReadAt.Sub(n.LostAt) > time.Minute {
+			continue
+		}
+		switch err := p.store.LoseNode(ctx, n.Name, n.Run, store.NodeAlive); {
+		case err == nil:
+			p.Log.Warn("a node is lost", "node", n.Name, "last_heard_of", n.SeenAt)
+			p.audit.Note(audit.Event{Action: "node.lost", Result: audit.OK, Actor: system, Target: n.Name, Detail: audit.NewDetail(audit.Fields{"seen_at": n.SeenAt.UTC().Format(time.RFC3339)})})
+		case !errors.Is(err, store.ErrNotFound):
+			p.Log.Warn("give up a node", "node", n.Name, "error", err)
+			continue
+		}
+		if err := p.store.ReleaseLostLeases(ctx, n.Name, n.Run); err != nil {
+			p.Log.Warn("release the accounts of a lost node", "node", n.Name, "error", err)
 		}
 	}
 }

@@ -23,7 +23,7 @@ func (p *plane) openPeers(ctx context.Context) (err error) {
 	if !at.IsValid() {
 		return nil
 	}
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", at.String())
+	listener, err := (&net.ListenConfig{KeepAliveConfig: peer.KeepAlive}).Listen(ctx, "tcp", at.String())
 	if err != nil {
 		return problem.Wrap(err, problem.Conflict, "stop what uses it, or set node_listen in the configuration to an address of this machine", "other nodes cannot be answered on %s", at)
 	}

@@ -53,6 +53,7 @@ const (
 	TemplateMissing     = "template_missing"
 	TemplateBroken      = "template_broken"
 	TemplateOld         = "template_old"
+	NodeGone            = "node_lost"
 	AgentsUnknown       = "agents_unknown"
 	AgentBroken         = "agent_broken"
 	AgentCrashes        = "agent_crashes"
@@ -248,6 +249,14 @@ func (m Machine) attention(version string, now time.Time) (out []Attention) {
 
 func (l *look) lookRecords() {
 	l.audit, l.database = l.auditStatus(), l.databaseStatus(l.ctx)
+	if nodes, err := l.Nodes(l.ctx, l.by); err == nil { // else the database does not answer, which is said below
+		for _, n := range nodes {
+			if n.State == NodeLost && l.Now().Sub(n.SeenAt) < oldNews {
+				l.add(Attention{Code: NodeGone, Level: Notice, Sentence: "The control plane " + n.Name + " is lost, and its sessions with it.",
+					Hint: "Start it again, or see whether its machine is there.", At: n.SeenAt}, Subject{Name: n.Name})
+			}
+		}
+	}
 	if d := l.database; d != nil && !d.Answers {
 		l.failed(DatabaseDown, "The database does not answer or cannot be written to, so nothing new is begun.", "See whether it runs and its disk has room; the log says what it answers.")
 	}

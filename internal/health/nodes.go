@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/identity"
-	"github.com/clawjail/clawjail/internal/store"
 )
 
 // Node is a control plane that uses the database.
@@ -49,7 +48,7 @@ func (s *Service) Nodes(ctx context.Context, by identity.Principal) ([]Node, err
 			one.SeenAt = n.ReadAt
 		case !n.StoppedAt.IsZero():
 			one.State = NodeStopped
-		case n.Silence() > store.NodeAlive:
+		case n.Lost():
 			one.State = NodeLost
 		}
 		out = append(out, one)

@@ -17,7 +17,7 @@ type Nodes struct {
 func ListNodes() Op[None, Nodes] {
 	return Op[None, Nodes]{Method: http.MethodGet, Path: "/v1/nodes", ID: "list-nodes", Summary: "List the control planes that use the database", Right: identity.NodeList,
 		Command: Command{Use: "ls", Aliases: []string{"list"}, Long: "Lists the control planes that use the same database, with those of the last 30 days that have stopped or are lost. " +
-			"One is lost when it was not heard of for 15 seconds and had not stopped."},
+			"One is lost when it was not heard of for 7.5 seconds and had not stopped."},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, _ None) (Nodes, error) {
 			all, err := s.Health.Nodes(ctx, by)
 			return Nodes{all}, err

@@ -30,6 +30,9 @@ const (
 	idleLimit = time.Minute
 )
 
+// KeepAlive finds out in ten seconds that the machine at the other end of a connection is gone.
+var KeepAlive = net.KeepAliveConfig{Enable: true, Idle: 4 * time.Second, Interval: 2 * time.Second, Count: 3}
+
 // Options are what Peers are made from. Everything is required.
 type Options struct {
 	// Node is the name of this control plane.
@@ -87,7 +90,7 @@ func (p *Peers) Owner(ctx context.Context, session string) (string, error) {
 		return "", err
 	case !n.StoppedAt.IsZero():
 		return "", nil // and its sessions have ended with it
-	case n.Silence() > store.NodeAlive:
+	case n.Lost():
 		return "", problem.New(problem.NodeLost, "open a new session", "the control plane %s, which had the session, is lost, and the session with it", n.Name)
 	case n.PeerAddress == "":
 		return "", problem.New(problem.NodeUnreachable, "set node_listen in its clawjail.yml, or ask it", "the session is that of the control plane %s, which has no node_listen", n.Name)
@@ -99,7 +102,7 @@ func (p *Peers) Owner(ctx context.Context, session string) (string, error) {
 func (p *Peers) Others(ctx context.Context) (names []string, err error) {
 	all, err := p.list(ctx)
 	for _, n := range all {
-		if n.Name != p.o.Node && n.StoppedAt.IsZero() && n.Silence() <= store.NodeAlive && n.PeerAddress != "" {
+		if n.Name != p.o.Node && n.StoppedAt.IsZero() && !n.Lost() && n.PeerAddress != "" {
 			names = append(names, n.Name)
 		}
 	}
@@ -150,7 +153,7 @@ func (p *Peers) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialLimit}, Config: p.authority.client(name)}
+	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialLimit, KeepAliveConfig: KeepAlive}, Config: p.authority.client(name)}
 	ctx, cancel := context.WithTimeout(ctx, 2*dialLimit)
 	defer cancel()
 	return d.DialContext(ctx, "tcp", n.PeerAddress)

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// NodeAlive is how long a node is taken to be there after it was last heard of. It says so three times as often.
-const NodeAlive = 15 * time.Second
+// NodeAlive is how long a node is taken to be there after it was last heard of. It says so more than three times as often.
+const NodeAlive = 7500 * time.Millisecond
 
 // Node is a control plane that uses the database. Its times are the database's, so that they can be compared whatever the clocks of
 // the machines say.
@@ -26,6 +26,8 @@ type Node struct {
 	StartedAt time.Time
 	SeenAt    time.Time
 	StoppedAt time.Time
+	// LostAt is when the others gave the run up, which then ends; zero otherwise.
+	LostAt time.Time
 	// ReadAt is when the row was read.
 	ReadAt time.Time
 }
@@ -33,15 +35,24 @@ type Node struct {
 // Silence is how long a node that has not stopped has not been heard of.
 func (n Node) Silence() time.Duration { return n.ReadAt.Sub(n.SeenAt) }
 
+// Lost says whether a node is gone that has not stopped.
+func (n Node) Lost() bool {
+	return n.StoppedAt.IsZero() && (!n.LostAt.IsZero() || n.Silence() > NodeAlive)
+}
+
 // Nodes of the database.
 type Nodes interface {
 	// StartNode notes that a run begins; its times are set. It returns ErrExists while another run of that name goes on: one that has
-	// not stopped, was heard of less than alive ago, and is not the former one, of which the caller knows that it has ended.
+	// not stopped, is not lost, was heard of less than alive ago, and is not the former one, of which the caller knows that it has ended.
 	StartNode(ctx context.Context, n Node, former string, alive time.Duration) error
-	// SeeNode notes that a run goes on. It returns ErrNotFound when it has stopped, or another one has its name.
+	// SeeNode notes that a run goes on. It returns ErrNotFound when it has stopped, is lost, or another one has its name.
 	SeeNode(ctx context.Context, name, run string) error
 	// StopNode notes that a run has ended in order. A run that does not have its name any more changes nothing.
 	StopNode(ctx context.Context, name, run string) error
+	// LoseNode gives a run up of which nothing was heard for as long. It returns ErrNotFound when there is none.
+	LoseNode(ctx context.Context, name, run string, silent time.Duration) error
+	// ReleaseLostLeases gives back every lease of a run that is lost, and none of one that has followed it.
+	ReleaseLostLeases(ctx context.Context, name, run string) error
 	// ListNodes by name.
 	ListNodes(ctx context.Context) ([]Node, error)
 	// DeleteNodesSilent removes those that have not been heard of for longer, and says how many.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,12 +18,15 @@ import (
 
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
+	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/testkit"
 )
@@ -93,7 +97,7 @@ func TestControlPlanesOfOneDatabaseKnowOfEachOther(t *testing.T) {
 	are(first, 5*time.Second, "second", health.NodeAlive)
 }
 
-// sharing makes two control planes of one database that reach each other. They have the same admin key when together says so.
+// sharing makes two control planes of one database that reach each other. They have the same keys when together says so.
 func sharing(t *testing.T, together bool) (first, second *testkit.Installation) {
 	t.Helper()
 	database := onPostgreSQL(t)
@@ -107,9 +111,14 @@ func sharing(t *testing.T, together bool) (first, second *testkit.Installation) 
 	if err := second.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// Into the file, which is its user's.
-	if err := os.WriteFile(hostd.AdminKeyPath(second.Config), []byte(first.Key()+"\n"), 0o600); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"admin.key", "vault.key", "grants.key"} {
+		key, err := os.ReadFile(filepath.Join(hostd.ControlDir(first.Config), name))
+		if err == nil { // into the file, which is its user's
+			err = os.WriteFile(filepath.Join(hostd.ControlDir(second.Config), name), key, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	second.Up()
 	return first, second
@@ -224,10 +233,55 @@ func TestEachControlPlaneAnswersForTheSessionsOfAll(t *testing.T) {
 	if listed, err := second.API.List(t.Context(), false); err != nil || len(listed) > 0 {
 		t.Errorf("the other lists %+v: %v", listed, err)
 	}
+	testenv.Eventually(t, 30*time.Second, func() bool { return len(second.Rows("--action", "node.lost")) == 1 }, "it is given up")
 	if err := syscall.Kill(serve, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	first.Close(id)
+	testenv.Eventually(t, 30*time.Second, func() bool {
+		_, err := second.API.Get(t.Context(), id)
+		return problem.CodeOf(err) == problem.NotFound && nodesOf(first)["first"] == health.NodeAlive
+	}, "it starts anew, without its sessions")
+}
+
+func TestTheAccountsOfANodeThatIsLostAreFree(t *testing.T) {
+	first, second := sharing(t, true)
+	jar := filepath.Join(t.TempDir(), "cookies.txt")
+	testkit.WriteFile(t, jar, "# Netscape HTTP Cookie File\n.example.com\tTRUE\t/\tTRUE\t4102444800\tsid\tvalue-of-the-cookie\n")
+	if out, err := first.Run(t.Context(), "cookies", "import", jar, "--domain", "example.com"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	open := func(b *testkit.Installation) error {
+		t.Helper()
+		issued, err := client.Call(t.Context(), b.API, op.IssueGrant(), op.NewGrant{Body: op.With(op.GrantRequest{Domains: []string{"example.com"}})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = b.API.Open(t.Context(), api.OpenRequest{CredentialMode: session.ModeOperator, Domains: []string{"example.com"}, Grant: grant.ParseToken(issued.Token)})
+		return err
+	}
+	if err := open(first); err != nil {
+		t.Fatal(err)
+	}
+	testkit.ExpectCode(t, open(second), problem.AccountBusy)
+	serve := first.Victims("serve")[0]
+	if err := syscall.Kill(serve, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	silent := time.Now()
+	testenv.Eventually(t, 30*time.Second, func() bool { return open(second) == nil }, "the account is free")
+	t.Logf("a session with the account is open %s after the last word of the node that had it", time.Since(silent).Round(10*time.Millisecond))
+	if rows := second.Rows("--action", "node.lost"); len(rows) != 1 || rows[0].Target != "first" {
+		t.Errorf("on record is %+v", rows)
+	}
+	// The one that was given up has nothing any more when it is heard of again.
+	if err := syscall.Kill(serve, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, 30*time.Second, func() bool {
+		left, err := first.API.List(t.Context(), false)
+		return err == nil && len(left) == 1 && nodesOf(first)["first"] == health.NodeAlive // that of the second
+	}, "it starts anew")
+	testkit.ExpectCode(t, open(first), problem.AccountBusy)
 }
 
 func TestControlPlanesWithAnotherAdminKeyAreNotAsked(t *testing.T) {

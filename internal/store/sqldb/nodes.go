@@ -15,12 +15,22 @@ func (db *Tables) StartNode(ctx context.Context, n store.Node, former string, al
 	now := db.dialect.Ago("0")
 	return db.changeOr(ctx, errOccupied, "start node", `INSERT INTO nodes (name, run, version, address, peer_address, started_at, seen_at)
 		VALUES ($1, $2, $3, $4, $7, `+now+`, `+now+`)
-		ON CONFLICT (name) DO UPDATE SET run = $2, version = $3, address = $4, peer_address = $7, started_at = `+now+`, seen_at = `+now+`, stopped_at = NULL
-		WHERE nodes.stopped_at IS NOT NULL OR nodes.run = $5 OR nodes.seen_at <= `+db.dialect.Ago("$6"), n.Name, n.Run, n.Version, n.Address, former, alive.Microseconds(), n.PeerAddress)
+		ON CONFLICT (name) DO UPDATE SET run = $2, version = $3, address = $4, peer_address = $7, started_at = `+now+`, seen_at = `+now+`, stopped_at = NULL, lost_at = NULL
+		WHERE nodes.stopped_at IS NOT NULL OR nodes.lost_at IS NOT NULL OR nodes.run = $5 OR nodes.seen_at <= `+db.dialect.Ago("$6"), n.Name, n.Run, n.Version, n.Address, former, alive.Microseconds(), n.PeerAddress)
 }
 
 func (db *Tables) SeeNode(ctx context.Context, name, run string) error {
-	return db.changeOne(ctx, "see node", `UPDATE nodes SET seen_at = `+db.dialect.Ago("0")+` WHERE name = $1 AND run = $2 AND stopped_at IS NULL`, name, run)
+	return db.changeOne(ctx, "see node", `UPDATE nodes SET seen_at = `+db.dialect.Ago("0")+` WHERE name = $1 AND run = $2 AND stopped_at IS NULL AND lost_at IS NULL`, name, run)
+}
+
+func (db *Tables) LoseNode(ctx context.Context, name, run string, silent time.Duration) error {
+	return db.changeOne(ctx, "lose node", `UPDATE nodes SET lost_at = `+db.dialect.Ago("0")+` WHERE name = $1 AND run = $2 AND stopped_at IS NULL
+		AND lost_at IS NULL AND seen_at <= `+db.dialect.Ago("$3"), name, run, silent.Microseconds())
+}
+
+func (db *Tables) ReleaseLostLeases(ctx context.Context, name, run string) error {
+	return db.add(ctx, "release leases of a lost node", `DELETE FROM leases WHERE node = $1
+		AND EXISTS (SELECT 1 FROM nodes WHERE name = $1 AND run = $2 AND lost_at IS NOT NULL)`, name, run)
 }
 
 func (db *Tables) StopNode(ctx context.Context, name, run string) error {
@@ -30,9 +40,9 @@ func (db *Tables) StopNode(ctx context.Context, name, run string) error {
 
 func (db *Tables) ListNodes(ctx context.Context) ([]store.Node, error) {
 	return list(ctx, db, "list nodes", func(row Scanner) (n store.Node, err error) {
-		err = row.Scan(&n.Name, &n.Run, &n.Version, &n.Address, &n.PeerAddress, moment{&n.StartedAt}, moment{&n.SeenAt}, moment{&n.StoppedAt}, moment{&n.ReadAt})
+		err = row.Scan(&n.Name, &n.Run, &n.Version, &n.Address, &n.PeerAddress, moment{&n.StartedAt}, moment{&n.SeenAt}, moment{&n.StoppedAt}, moment{&n.LostAt}, moment{&n.ReadAt})
 		return n, err
-	}, `SELECT name, run, version, address, peer_address, started_at, seen_at, stopped_at, `+db.dialect.Ago("0")+` FROM nodes ORDER BY name`)
+	}, `SELECT name, run, version, address, peer_address, started_at, seen_at, stopped_at, lost_at, `+db.dialect.Ago("0")+` FROM nodes ORDER BY name`)
 }
 
 func (db *Tables) DeleteNodesSilent(ctx context.Context, longer time.Duration) (int, error) {

@@ -50,6 +50,7 @@ func testNodes(t *testing.T, s store.Store) {
 	wantError(t, "the one before", s.SeeNode(ctx, "b", "run-1"), store.ErrNotFound)
 	must(t, s.StopNode(ctx, "b", "run-1"))
 	must(t, s.SeeNode(ctx, "b", "run-2"))
+	testLostNodes(t, s)
 	// So is one that is known to have ended.
 	must(t, s.StartNode(ctx, node, "run-2", time.Hour))
 	must(t, s.StartNode(ctx, twin, "run-1", time.Hour))
@@ -93,4 +94,46 @@ func testNodeRace(t *testing.T, s store.Store) {
 	if n := started.Load(); n != 1 {
 		t.Errorf("%d runs have the name", n)
 	}
+}
+
+// testLostNodes: a node that is given up ends, and what it held is free; that of the run that follows it is its own. There is run-2
+// of the node b.
+func testLostNodes(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	newCookieSet(t, s, "c1", "default", "a.example")
+	lease := func(session, node string) []string {
+		t.Helper()
+		busy, err := s.LeaseCookieSets(ctx, store.Lease{Tenant: "default", Session: session, Node: node, At: at(1), ExpiresAt: at(100)}, []string{"a.example"})
+		must(t, err)
+		return busy
+	}
+	if busy := lease("s1", "b"); len(busy) > 0 {
+		t.Fatalf("the account is busy: %v", busy)
+	}
+	must(t, s.ReleaseLostLeases(ctx, "b", "run-2")) // it is not lost
+	if busy := lease("s2", "a"); len(busy) != 1 {
+		t.Errorf("an account of a node that is there is free: %v", busy)
+	}
+	wantError(t, "a node that was heard of", s.LoseNode(ctx, "b", "run-2", time.Hour), store.ErrNotFound)
+	wantError(t, "a run that was followed", s.LoseNode(ctx, "b", "run-1", 0), store.ErrNotFound)
+	must(t, s.LoseNode(ctx, "b", "run-2", 0))
+	wantError(t, "one that is lost", s.LoseNode(ctx, "b", "run-2", 0), store.ErrNotFound)
+	wantError(t, "the lost one", s.SeeNode(ctx, "b", "run-2"), store.ErrNotFound)
+	all, err := s.ListNodes(ctx)
+	must(t, err)
+	if !all[0].Lost() || all[0].LostAt.IsZero() {
+		t.Errorf("it is %+v", all[0])
+	}
+	must(t, s.ReleaseLostLeases(ctx, "b", "run-2"))
+	if busy := lease("s2", "b"); len(busy) > 0 {
+		t.Errorf("an account of a lost node is busy: %v", busy)
+	}
+	must(t, s.StartNode(ctx, store.Node{Name: "b", Run: "run-3"}, "", time.Hour)) // at once
+	must(t, s.ReleaseLostLeases(ctx, "b", "run-2"))                               // late
+	if busy := lease("s3", "a"); len(busy) != 1 {
+		t.Errorf("an account of the node that has followed is free: %v", busy)
+	}
+	must(t, s.SeeNode(ctx, "b", "run-3"))
+	must(t, s.ReleaseNodeLeases(ctx, "b"))
+	must(t, s.StartNode(ctx, store.Node{Name: "b", Run: "run-2"}, "run-3", time.Hour))
 }

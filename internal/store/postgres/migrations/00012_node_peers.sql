@@ -1,3 +1,5 @@
 -- +goose Up
 -- Where other control planes of the database reach this one; empty for nowhere.
 ALTER TABLE nodes ADD COLUMN peer_address text COLLATE "C" NOT NULL DEFAULT '';
+-- When the others gave it up.
+ALTER TABLE nodes ADD COLUMN lost_at timestamptz;
