@@ -5,6 +5,7 @@ package peer
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -138,6 +139,7 @@ func (p *Peers) list(ctx context.Context) ([]store.Node, error) {
 	case p.nodes == nil:
 		return nil, fmt.Errorf("ask which control planes there are: %w", err)
 	default:
+		p.read = time.Now() // whoever waits here does not ask again
 		p.o.Log.Warn("ask which control planes there are", "error", err)
 	}
 	return p.nodes, nil
@@ -164,6 +166,13 @@ func (p *Peers) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := p.transport.RoundTrip(r)
 	if err == nil {
 		return answer, nil
+	}
+	var invalid x509.CertificateInvalidError
+	if errors.As(err, &invalid) && invalid.Reason == x509.Expired {
+		return nil, problem.Wrap(err, problem.NodeUnreachable, "set the clocks of both machines, by NTP", "the clocks of the control planes %s and %s are more than %s apart", p.o.Node, r.URL.Hostname(), certificateEarly)
+	}
+	if refused := new(net.OpError); errors.As(err, &refused) && refused.Op == "remote error" { // as crypto/tls calls what the other side says
+		return nil, problem.Wrap(err, problem.NodeUnreachable, "compare control/admin.key of both, and their clocks", "the control plane %s refuses the certificate of %s", r.URL.Hostname(), p.o.Node)
 	}
 	if unknown := new(tls.CertificateVerificationError); errors.As(err, &unknown) {
 		return nil, problem.Wrap(err, problem.NodeUnreachable, "copy control/admin.key of one of them to the other, and restart it", "the control plane %s has another admin key than %s", r.URL.Hostname(), p.o.Node)

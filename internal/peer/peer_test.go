@@ -123,6 +123,18 @@ func TestNodesReachEachOtherAndNobodyElseDoes(t *testing.T) {
 			t.Errorf("%s asks %s, with another secret: %v", ways.from.o.Node, ways.to, err)
 		}
 	}
+	// A clock that is wrong by more than a day.
+	wrong := d.node(t, "wrong", key(1), func() time.Time { return time.Now().Add(30 * time.Hour) })
+	for _, ways := range []struct {
+		from     *Peers
+		to, says string
+	}{{a, "wrong", "clocks"}, {wrong, "a", "refuses the certificate"}} {
+		ways.from.read = time.Time{}
+		_, err := get(ways.from, ways.to)
+		if p, ok := problem.As(err); !ok || p.Code != problem.NodeUnreachable || !strings.Contains(p.Message, ways.says) {
+			t.Errorf("%s asks %s, and the clock of one is wrong: %v", ways.from.o.Node, ways.to, err)
+		}
+	}
 	// A node of the database that says that it is another one.
 	d.change("b", func(n *store.Node) { n.PeerAddress = d.nodes["a"].PeerAddress }, a, b, apart)
 	if got, err := get(apart, "b"); err == nil {
@@ -206,7 +218,13 @@ func TestWhoHasASession(t *testing.T) {
 	d.away = errors.New("the database is away")
 	d.change("b", func(n *store.Node) {}, a)
 	is("while the database is away", of("a"), "", "")
-	is("one of nobody, while the database is away", of("c"), "", "")
+	d.asked = 0
+	for range 100 {
+		is("one of nobody, while the database is away", of("c"), "", "")
+	}
+	if d.asked > 1 {
+		t.Errorf("the database, which is away, was asked %d times for 100 requests", d.asked)
+	}
 	b.nodes, b.read = nil, time.Time{}
 	if _, err := b.Owner(t.Context(), of("a")); err == nil {
 		t.Error("it is known who has a session, and nobody was asked")
