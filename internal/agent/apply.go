@@ -15,8 +15,8 @@ import (
 
 // apply does what is to be done with one agent. The order is such that whatever step is the last one that is done, the
 // next sync finds the rest: the declaration says that something was begun before anything is, and is marked as done when
-// everything is, or taken back when the agent is new; nothing is allowed before the agent's own rules and settings are there; and a token that never came to its
-// jail is replaced, and ends no other.
+// everything is, or taken back when the agent is new; nothing is allowed before the agent's own rules and settings are there;
+// and a token that never came to its jail is replaced, and ends no other.
 func (s *Service) apply(ctx context.Context, by identity.Principal, t *task) error {
 	if t.step.Verb == Remove {
 		return s.remove(ctx, by, t)

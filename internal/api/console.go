@@ -38,7 +38,7 @@ func (a *API) byConsole(rest http.Handler) http.Handler {
 func (a *API) ownHostOnly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
-		if !isForwarded(r.Context()) && !a.ownHost(r) {
+		if !a.ownHost(r) {
 			a.refuse(w, r, notThisHost(r))
 			return
 		}

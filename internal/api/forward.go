@@ -41,7 +41,7 @@ type connection struct {
 
 type forwardedKey struct{}
 
-// isForwarded says whether another control plane has forwarded a request. It has looked where it came from.
+// isForwarded says whether another control plane has forwarded a request. That one has looked which host the client meant.
 func isForwarded(ctx context.Context) bool { return ctx.Value(forwardedKey{}) != nil }
 
 // sessionOf is the session that a path names, of the API or of the console; empty when it names none.
@@ -121,7 +121,7 @@ func (a *API) byOwner(here http.Handler) http.Handler {
 		case ofConsole(r.URL.Path):
 			to = fromPerson
 		case err != nil:
-			to = a.guard(a.authenticate(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.refuse(w, r, err) })))
+			to = a.patient(bodyTimeout, a.guard(a.authenticate(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.refuse(w, r, err) }))))
 		}
 		if body, ok := r.Body.(*meteredBody); ok && node != "" {
 			r.Body = body.ReadCloser // it is in the memory of the other control plane, which counts it
@@ -133,13 +133,13 @@ func (a *API) byOwner(here http.Handler) http.Handler {
 // ownerKey is under what a request's context has the node that it is forwarded to.
 type ownerKey struct{}
 
-// ServePeers answers what other control planes forward, with what is put before it. It ends as Serve does.
-func (a *API) ServePeers(ctx context.Context, listener net.Listener, before func(http.Handler) http.Handler) error {
-	return a.serve(ctx, listener, before(http.HandlerFunc(a.forwarded)))
+// ServePeers answers other control planes, which reach handler and nothing else. It ends as Serve does.
+func (a *API) ServePeers(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	return a.serve(ctx, listener, handler)
 }
 
-// forwarded serves a request as if its client had connected here.
-func (a *API) forwarded(w http.ResponseWriter, r *http.Request) {
+// Forwarded serves a request of another control plane as if its client had connected here.
+func (a *API) Forwarded(w http.ResponseWriter, r *http.Request) {
 	var said connection
 	if err := json.Unmarshal([]byte(r.Header.Get(clientHeader)), &said); err != nil {
 		a.refuse(w, r, problem.New(problem.BadRequest, "send it to the address of listen", "only other control planes send requests here"))

@@ -21,8 +21,6 @@ func (a *API) guard(next http.Handler) http.Handler {
 		w.Header().Set("Cache-Control", "no-store")
 		w.Header().Set("Cross-Origin-Resource-Policy", "same-origin")
 		switch {
-		case isForwarded(r.Context()):
-			next.ServeHTTP(w, r)
 		case !a.ownHost(r):
 			a.refuse(w, r, notThisHost(r))
 		case !sameOrigin(r):
@@ -47,6 +45,9 @@ func (a *API) throughProxies(next http.Handler) http.Handler {
 // ownHost reports whether the Host header names this server. It asks that of requests that proxies hand on, too: whoever
 // connects from a proxy's address, such as a loopback one, may be another program, or a browser that a web page sends here.
 func (a *API) ownHost(r *http.Request) bool {
+	if isForwarded(r.Context()) {
+		return true // the control plane that it came to has looked
+	}
 	host, port := r.Host, ""
 	if h, p, err := net.SplitHostPort(r.Host); err == nil {
 		host, port = h, p

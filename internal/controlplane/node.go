@@ -90,10 +90,11 @@ func (p *plane) keepNode(ctx context.Context) error {
 			p.Log.Warn("say that this control plane is there", "error", err)
 		case err == nil && p.Config.Database != "":
 			// After the database was away, everybody has been silent for as long.
-			if now := time.Now(); now.Sub(heard) > store.NodeAlive/2 {
+			now := time.Now()
+			if now.Sub(heard) > store.NodeAlive/2 {
 				steady = now
 			}
-			if heard = time.Now(); heard.Sub(steady) >= store.NodeAlive {
+			if heard = now; now.Sub(steady) >= store.NodeAlive {
 				p.loseNodes(ctx)
 			}
 		}

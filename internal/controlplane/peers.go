@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 
+	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/peer"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -27,7 +28,7 @@ func (p *plane) openPeers(ctx context.Context) (err error) {
 	if err != nil {
 		return problem.Wrap(err, problem.Conflict, "stop what uses it, or set node_listen in the configuration to an address of this machine", "other nodes cannot be answered on %s", at)
 	}
-	p.peerListener = p.peers.Listener(listener)
+	p.peerListener = p.peers.Listener(api.NewEntrance(listener, p.Config.Quotas, p.tenants))
 	return nil
 }
 
@@ -46,7 +47,7 @@ func (p *plane) servePeers(ctx context.Context) error {
 	if p.peerListener == nil {
 		return nil
 	}
-	return p.api.ServePeers(ctx, p.peerListener, func(forwarded http.Handler) http.Handler { return p.peers.Handler(p.sessions, forwarded) })
+	return p.api.ServePeers(ctx, p.peerListener, p.peers.Handler(p.sessions, http.HandlerFunc(p.api.Forwarded)))
 }
 
 // nodeSessions are the sessions of this control plane, which lists those of the others, too.

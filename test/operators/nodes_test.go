@@ -5,7 +5,9 @@ package operators
 import (
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -198,6 +200,27 @@ func TestEachControlPlaneAnswersForTheSessionsOfAll(t *testing.T) {
 		}
 	}
 
+	// Nobody fills the place where nodes are who is none.
+	var idle []net.Conn
+	for range 200 {
+		c, err := net.Dial("tcp", first.Config.NodeListen.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		idle = append(idle, c)
+	}
+	if err := idle[0].SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := idle[0].Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("200 connections that say nothing are kept: %v", err)
+	}
+	if _, err := second.API.Get(t.Context(), id); err != nil {
+		t.Errorf("beside them: %v", err)
+	}
+	for _, c := range idle {
+		_ = c.Close()
+	}
 	// Only nodes are let in where nodes are.
 	if _, err := tls.Dial("tcp", first.Config.NodeListen.String(), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13}); err == nil {
 		// In TLS 1.3 a client hears of it with the first answer.

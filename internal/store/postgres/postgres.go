@@ -65,7 +65,8 @@ func Open(ctx context.Context, databaseURL string) (*DB, error) {
 		Ago: func(microseconds string) string {
 			return "(statement_timestamp() - CAST(" + microseconds + " AS bigint) * interval '1 microsecond')"
 		},
-		List: func(list []string) any { return filled(list) }, ScanList: func(to *[]string) sql.Scanner { return listing{arrays, to} },
+		Hasty: "set_config('synchronous_commit', 'off', true) = 'off'", // until the end of the transaction
+		List:  func(list []string) any { return filled(list) }, ScanList: func(to *[]string) sql.Scanner { return listing{arrays, to} },
 	})
 	if err := migrate(ctx, pool, db.plain); err != nil {
 		return nil, errors.Join(err, db.Close())

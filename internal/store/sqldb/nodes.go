@@ -19,8 +19,10 @@ func (db *Tables) StartNode(ctx context.Context, n store.Node, former string, al
 		WHERE nodes.stopped_at IS NOT NULL OR nodes.lost_at IS NOT NULL OR nodes.run = $5 OR nodes.seen_at <= `+db.dialect.Ago("$6"), n.Name, n.Run, n.Version, n.Address, former, alive.Microseconds(), n.PeerAddress)
 }
 
+// SeeNode is said often, and must not wait for a disk that is busy: a node would be given up.
 func (db *Tables) SeeNode(ctx context.Context, name, run string) error {
-	return db.changeOne(ctx, "see node", `UPDATE nodes SET seen_at = `+db.dialect.Ago("0")+` WHERE name = $1 AND run = $2 AND stopped_at IS NULL AND lost_at IS NULL`, name, run)
+	return db.changeOne(ctx, "see node", `UPDATE nodes SET seen_at = `+db.dialect.Ago("0")+` WHERE name = $1 AND run = $2 AND stopped_at IS NULL AND lost_at IS NULL
+		AND `+db.dialect.Hasty, name, run)
 }
 
 func (db *Tables) LoseNode(ctx context.Context, name, run string, silent time.Duration) error {

@@ -32,6 +32,8 @@ type Dialect struct {
 	Stamp func(time.Time) any
 	// Ago is the database's time as many microseconds ago as a parameter says, or a number.
 	Ago func(microseconds string) string
+	// Hasty is a condition that holds. A change with it does not wait for the disk, and may be lost when the server crashes.
+	Hasty string
 	// List is a list as a column has it, and ScanList scans it; an empty one is nil.
 	List     func([]string) any
 	ScanList func(to *[]string) sql.Scanner

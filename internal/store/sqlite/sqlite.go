@@ -115,7 +115,7 @@ func Open(ctx context.Context, dir string) (_ *DB, err error) {
 		Change: func(ctx context.Context, what string, f func(context.Context, sqldb.Querier) error) error {
 			return db.change(ctx, what, func(ctx context.Context, tx *sql.Tx) error { return f(ctx, querier{tx, db.changes}) })
 		},
-		Failure: failure, Stamp: stamp, Ago: ago, List: texts, ScanList: func(to *[]string) sql.Scanner { return listing{to} },
+		Failure: failure, Stamp: stamp, Ago: ago, Hasty: "1 = 1", List: texts, ScanList: func(to *[]string) sql.Scanner { return listing{to} },
 	})
 	return db, nil
 }
