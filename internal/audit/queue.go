@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/store"
 )
 
@@ -76,7 +77,7 @@ const (
 // queue is what waits for the writer. A record with a caller that waits always finds place: there are no more of those
 // than callers.
 type queue struct {
-	wake chan struct{}
+	wake wake.Signal
 
 	mu       sync.Mutex
 	entries  []*entry
@@ -85,7 +86,7 @@ type queue struct {
 	closed   bool
 }
 
-func newQueue(limit int) *queue { return &queue{wake: make(chan struct{}, 1), limit: limit} }
+func newQueue(limit int) *queue { return &queue{wake: wake.New(), limit: limit} }
 
 func (q *queue) put(e *entry) putResult {
 	q.mu.Lock()
@@ -111,12 +112,7 @@ func (q *queue) urgent(many int) bool {
 }
 
 // poke wakes the writer.
-func (q *queue) poke() {
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
-}
+func (q *queue) poke() { q.wake.Send() }
 
 // next takes up to n entries in their order.
 func (q *queue) next(n int) []*entry {

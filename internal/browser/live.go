@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/cdp"
 )
 
@@ -19,7 +20,7 @@ import (
 // One goroutine follows the current tab; it begins with the first viewer, or the first Hold, and ends with the browser.
 type Live struct {
 	b    *Browser
-	wake chan struct{} // holds a token while there may be something new
+	wake wake.Signal   // holds a token while there may be something new
 	lane chan struct{} // holds a token while an input is being done
 	turn chan struct{} // holds a token while Hold, LetGo or Renew runs
 	held atomic.Bool   // a person steers
@@ -172,7 +173,7 @@ func (in LiveInput) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, "inpu
 func (in LiveInput) LogValue() slog.Value { return slog.StringValue("input " + in.named()) }
 
 func newLive(b *Browser) *Live {
-	return &Live{b: b, wake: make(chan struct{}, 1), lane: make(chan struct{}, 1), turn: make(chan struct{}, 1),
+	return &Live{b: b, wake: wake.New(), lane: make(chan struct{}, 1), turn: make(chan struct{}, 1),
 		viewers: make(map[*Viewer]struct{})}
 }
 
@@ -180,12 +181,7 @@ func newLive(b *Browser) *Live {
 func (b *Browser) Live() *Live { return b.live }
 
 // poke says that something may be new. It may be called with any lock held.
-func (l *Live) poke() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
-}
+func (l *Live) poke() { l.wake.Send() }
 
 // begin starts the goroutine that follows the browser, unless it runs or has ended.
 func (l *Live) begin() {

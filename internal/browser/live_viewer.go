@@ -3,6 +3,7 @@ package browser
 import (
 	"context"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -10,7 +11,7 @@ import (
 // next frame is whatever is the latest when they have drawn the one before.
 type Viewer struct {
 	l    *Live
-	news chan struct{} // holds a token while there may be something for them
+	news wake.Signal // holds a token while there may be something for them
 
 	// Live.mu guards these.
 	visible bool
@@ -23,7 +24,7 @@ type Viewer struct {
 
 // Watch adds a viewer, which is visible. The screencast begins with the first visible one, and ends with the last.
 func (l *Live) Watch() *Viewer {
-	v := &Viewer{l: l, news: make(chan struct{}, 1), visible: true}
+	v := &Viewer{l: l, news: wake.New(), visible: true}
 	l.mu.Lock()
 	l.viewers[v] = struct{}{}
 	v.tell()
@@ -102,12 +103,7 @@ func (v *Viewer) Close() {
 }
 
 // tell wakes who waits in Next.
-func (v *Viewer) tell() {
-	select {
-	case v.news <- struct{}{}:
-	default:
-	}
-}
+func (v *Viewer) tell() { v.news.Send() }
 
 // tellLocked wakes all viewers. mu is held.
 func (l *Live) tellLocked() {

@@ -3,6 +3,8 @@ package cdp
 import (
 	"context"
 	"sync"
+
+	"github.com/clawjail/clawjail/internal/base/wake"
 )
 
 const (
@@ -18,7 +20,7 @@ const (
 // out when there is too much of it, and a gap takes its place.
 type queue struct {
 	bounds queueBounds
-	ready  chan struct{} // holds one token while there is something to look at
+	ready  wake.Signal // holds one token while there is something to look at
 
 	mu       sync.Mutex
 	items    []item
@@ -60,7 +62,7 @@ type gap struct {
 }
 
 func newQueue(bounds queueBounds, room Room) *queue {
-	return &queue{bounds: bounds, ready: make(chan struct{}, 1), share: share{room: room, own: ownOfQueue}}
+	return &queue{bounds: bounds, ready: wake.New(), share: share{room: room, own: ownOfQueue}}
 }
 
 // weight is about how much memory a message takes while it waits.
@@ -200,9 +202,4 @@ func (q *queue) close(cause error, drop bool) {
 	q.signal()
 }
 
-func (q *queue) signal() {
-	select {
-	case q.ready <- struct{}{}:
-	default:
-	}
-}
+func (q *queue) signal() { q.ready.Send() }

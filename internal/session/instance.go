@@ -10,6 +10,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/base/pace"
 	"github.com/clawjail/clawjail/internal/base/texts"
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -32,7 +33,7 @@ type instance struct {
 	tail    texts.Tail
 	drained chan struct{} // closed when stderr is read to its end
 	// suspected has a token when the browser has printed that a process of its own is gone which it cannot do without.
-	suspected chan struct{}
+	suspected wake.Signal
 	born      time.Time
 	// answered is when its browser did for the first time.
 	answered time.Time
@@ -59,7 +60,7 @@ func (s *Service) create(ctx context.Context, b blueprint) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := &instance{jail: j, drained: make(chan struct{}), suspected: make(chan struct{}, 1), born: s.Now(), shape: b.shape, key: b.key}
+	i := &instance{jail: j, drained: make(chan struct{}), suspected: wake.New(), born: s.Now(), shape: b.shape, key: b.key}
 	s.tasks.Go(func() {
 		defer close(i.drained)
 		i.drain(j.Stdio.Err)

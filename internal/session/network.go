@@ -92,8 +92,5 @@ func (i *instance) heard(printed []byte) {
 	if !bytes.Contains(printed, networkGone) {
 		return
 	}
-	select {
-	case i.suspected <- struct{}{}:
-	default:
-	}
+	i.suspected.Send()
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -34,7 +35,7 @@ const (
 // One goroutine, run, makes and ends members; others only take them.
 type pool struct {
 	service *Service
-	wake    chan struct{} // holds at most one reason to look again
+	wake    wake.Signal // holds at most one reason to look again
 
 	mu     sync.Mutex
 	ready  []*instance // oldest first
@@ -52,7 +53,7 @@ type making struct {
 }
 
 func newPool(s *Service) *pool {
-	return &pool{service: s, wake: make(chan struct{}, 1), places: slices.Repeat([]string{jail.DefaultTenant}, s.WarmPool.Size)}
+	return &pool{service: s, wake: wake.New(), places: slices.Repeat([]string{jail.DefaultTenant}, s.WarmPool.Size)}
 }
 
 // note remembers for whom a session is opened.
@@ -91,12 +92,7 @@ func (p *pool) wanted(ctx context.Context) ([]string, map[string]blueprint, erro
 }
 
 // poke makes the pool look at itself. It never waits.
-func (p *pool) poke() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-}
+func (p *pool) poke() { p.wake.Send() }
 
 func (p *pool) size() int {
 	p.mu.Lock()

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -32,7 +33,7 @@ const (
 // loginWatch is what a session knows of whether its accounts are signed in.
 type loginWatch struct {
 	// poked says that something was done in the browser, asking that the last page that was looked at asks to log in.
-	poked  chan struct{}
+	poked  wake.Signal
 	asking atomic.Bool
 
 	looking  sync.Mutex // one look at a time; a page can make it wait
@@ -68,7 +69,7 @@ type visited struct {
 }
 
 func newLoginWatch() *loginWatch {
-	return &loginWatch{poked: make(chan struct{}, 1), accounts: map[string]*watchedLogin{}, visits: map[accountPage]visited{},
+	return &loginWatch{poked: wake.New(), accounts: map[string]*watchedLogin{}, visits: map[accountPage]visited{},
 		seen: map[string]bool{}, at: map[string]string{}, going: map[string]string{}}
 }
 
@@ -139,12 +140,7 @@ func (w *loginWatch) given(domain string, list []cookies.Cookie) {
 }
 
 // poke says that something was done in the browser. It never waits.
-func (w *loginWatch) poke() {
-	select {
-	case w.poked <- struct{}{}:
-	default:
-	}
-}
+func (w *loginWatch) poke() { w.poked.Send() }
 
 // lookAgain looks at the pages of an operator session for a while after each thing that is done in it, until it ends.
 func (s *Service) lookAgain(r *session, b Browser) {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/clawjail/clawjail/internal/base/texts"
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -46,7 +47,7 @@ type run struct {
 	settled chan struct{}
 	why     error
 	// changed holds that what the server offers is something else, or is to be asked for again.
-	changed chan struct{}
+	changed wake.Signal
 	took    Timing
 	pace    pace
 
@@ -73,7 +74,7 @@ func (s *Service) start(ctx context.Context, server config.MCPServer, tenant str
 		return nil, causeOf(ctx, err)
 	}
 	r := &run{server: server, process: p, drained: make(chan struct{}), ended: make(chan struct{}), settled: make(chan struct{}),
-		changed: make(chan struct{}, 1), unwanted: make(chan struct{}), gone: make(chan struct{}),
+		changed: wake.New(), unwanted: make(chan struct{}), gone: make(chan struct{}),
 		pace: s.pace, progress: map[string]func(progressNote){}}
 	r.took.Jail = s.o.Now().Sub(began)
 	go func() {
@@ -107,12 +108,7 @@ func (s *Service) start(ctx context.Context, server config.MCPServer, tenant str
 }
 
 // askAgain lets the server be asked for what it offers.
-func (r *run) askAgain() {
-	select {
-	case r.changed <- struct{}{}:
-	default: // it is known already
-	}
-}
+func (r *run) askAgain() { r.changed.Send() }
 
 // causeOf is the error with which a context has ended, or the one that was met first.
 func causeOf(ctx context.Context, err error) error {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -19,10 +20,10 @@ const (
 type queue struct {
 	mu      sync.Mutex
 	waiting []browser.LiveInput
-	changed chan struct{} // holds at most one reason to look again
+	changed wake.Signal // holds at most one reason to look again
 }
 
-func newQueue() *queue { return &queue{changed: make(chan struct{}, 1)} }
+func newQueue() *queue { return &queue{changed: wake.New()} }
 
 // push adds an input. A move takes the place of the move before it, which nobody needs any more. When too many wait, the oldest
 // goes that is missed least; the code is rate_limited when all would be missed: a key that never goes up, say.
@@ -42,10 +43,7 @@ func (q *queue) push(in browser.LiveInput) error {
 			"more than %d MiB wait for the page", maxWaiting>>20)
 	}
 	q.waiting = append(q.waiting, in)
-	select {
-	case q.changed <- struct{}{}:
-	default:
-	}
+	q.changed.Send()
 	return nil
 }
 

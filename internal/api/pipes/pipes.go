@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/clawjail/clawjail/internal/base/wake"
 )
 
 // The channels.
@@ -62,10 +64,10 @@ type stream struct {
 	outgoing bool
 
 	mu      sync.Mutex
-	credit  int           // how much more may be sent, by this end or by the other
-	queue   []byte        // incoming: what came and was not taken
-	over    bool          // incoming: nothing more will come
-	changed chan struct{} // holds at most one reason to look again
+	credit  int         // how much more may be sent, by this end or by the other
+	queue   []byte      // incoming: what came and was not taken
+	over    bool        // incoming: nothing more will come
+	changed wake.Signal // holds at most one reason to look again
 }
 
 // NewServer makes the end of the program, NewClient the end of its user. The connection belongs to it.
@@ -78,7 +80,7 @@ func newPipes(conn *websocket.Conn, outgoing [3]bool) *Pipes {
 	conn.SetReadLimit(maxMessage)
 	p := &Pipes{conn: conn, exit: make(chan []byte, 1)}
 	for n := range p.streams {
-		p.streams[n] = &stream{outgoing: outgoing[n], credit: Window, changed: make(chan struct{}, 1)}
+		p.streams[n] = &stream{outgoing: outgoing[n], credit: Window, changed: wake.New()}
 	}
 	return p
 }
@@ -166,12 +168,7 @@ func (s *stream) grant(n uint32) error {
 	return nil
 }
 
-func (s *stream) poke() {
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
-}
+func (s *stream) poke() { s.changed.Send() }
 
 // Send sends everything that from has, to its end, and then that it is the end. It returns when that is sent, or ctx ends.
 func (p *Pipes) Send(ctx context.Context, channel byte, from io.Reader) error {

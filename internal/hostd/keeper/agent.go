@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -16,7 +17,7 @@ import (
 type agent struct {
 	k    *Keeper
 	key  string
-	wake chan struct{} // something else is wanted
+	wake wake.Signal   // something else is wanted
 	gone chan struct{} // closed when it was dropped
 
 	changing sync.Mutex // held while what is wanted is written down; taken before tokens and Keeper.mu
@@ -50,7 +51,7 @@ type agent struct {
 }
 
 func newAgent(k *Keeper, d declaration) *agent {
-	a := &agent{k: k, key: d.Key(), wake: make(chan struct{}, 1), gone: make(chan struct{}), declared: d}
+	a := &agent{k: k, key: d.Key(), wake: wake.New(), gone: make(chan struct{}), declared: d}
 	a.status.Phase = jail.PhaseStarting
 	if d.Stopped {
 		a.status.Phase = jail.PhaseStopped
@@ -223,12 +224,7 @@ func (a *agent) cancelStart() {
 	}
 }
 
-func (a *agent) poke() {
-	select {
-	case a.wake <- struct{}{}:
-	default: // it will look anyway
-	}
-}
+func (a *agent) poke() { a.wake.Send() }
 
 // settledAt waits until a change was acted upon, and says what came of it.
 func (a *agent) settledAt(ctx context.Context, seq uint64) error {

@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -65,7 +66,7 @@ type Network struct {
 	queue  []jail.Lease      // those that are ready, oldest first
 	closed bool
 
-	wake   chan struct{} // a slot is missing in the queue
+	wake   wake.Signal // a slot is missing in the queue
 	cancel context.CancelFunc
 	filler sync.WaitGroup
 }
@@ -112,7 +113,7 @@ func OpenNetwork(ctx context.Context, c NetworkConfig) (*Network, error) {
 		pool: c.Pool, ready: c.Ready, log: log,
 		slots:  &slots{id: c.Installation, gateway: c.Pool.Gateway(), dir: dir, host: host, bridge: bridge},
 		states: map[int]slotState{},
-		wake:   make(chan struct{}, 1),
+		wake:   wake.New(),
 	}, nil
 }
 

@@ -32,12 +32,7 @@ func (n *Network) Start() {
 }
 
 // refill tells the filler that a slot is missing. It never waits.
-func (n *Network) refill() {
-	select {
-	case n.wake <- struct{}{}:
-	default: // it has been told already
-	}
-}
+func (n *Network) refill() { n.wake.Send() }
 
 // fill keeps the queue full until its context ends. One slot at a time: the kernel does this work under one lock
 // anyway, and the jail that is starting at this moment needs that lock too.
