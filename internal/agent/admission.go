@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
@@ -41,8 +42,7 @@ type door struct {
 	mu       sync.Mutex // guards what follows
 	admitted map[netip.Addr]visitor
 
-	// rung says that jails and agents are to be compared.
-	rung chan struct{}
+	look wake.Signal // for a comparison of jails and agents
 }
 
 // visitor is whose an address is.
@@ -54,16 +54,11 @@ type visitor struct {
 }
 
 func newDoor() door {
-	return door{one: newLock(), admitted: map[netip.Addr]visitor{}, rung: make(chan struct{}, 1)}
+	return door{one: newLock(), admitted: map[netip.Addr]visitor{}, look: wake.New()}
 }
 
-// knock asks for a comparison. It does not wait for it.
-func (d *door) knock() {
-	select {
-	case d.rung <- struct{}{}:
-	default: // one is asked for already
-	}
-}
+// Look has agents compared with their jails soon. It does not wait for that.
+func (s *Service) Look() { s.door.look.Send() }
 
 // Follow lets the jails of agents through the gateway, and ends those of agents that were revoked or deleted. It returns when
 // ctx ends.
@@ -85,7 +80,7 @@ func (s *Service) follow(ctx context.Context, next func(ctx context.Context, aft
 		now, err := next(ctx, version)
 		if err == nil && (now != version || version == 0) {
 			err = s.admit(ctx)
-			s.door.knock()
+			s.Look()
 		}
 		if err == nil {
 			version, pause = now, awayLeast
@@ -268,7 +263,7 @@ func (s *Service) watchStanding(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-every.C:
-		case <-s.door.rung:
+		case <-s.door.look:
 		}
 	}
 }

@@ -180,6 +180,6 @@ func (s *Service) RemoveAgent(ctx context.Context, by identity.Principal, tenant
 		return noAgent(name)
 	}
 	err = s.remove(ctx, by, t)
-	s.door.knock()
+	s.Look()
 	return errors.Join(err, s.readServers(context.WithoutCancel(ctx)))
 }

@@ -258,7 +258,7 @@ func (s *Service) carryOut(ctx context.Context, by identity.Principal, plan Plan
 	}
 	if changed {
 		failed = append(failed, s.readServers(context.WithoutCancel(ctx)))
-		s.door.knock()
+		s.Look()
 	}
 	return plan, errors.Join(failed...)
 }

@@ -164,14 +164,18 @@ var parts = []part{
 	{name: "health", start: (*plane).makeHealth},
 	{name: "console", start: (*plane).makeConsole},
 	{name: "API", start: (*plane).makeAPI, run: (*plane).serveAPI},
-	{name: "API for other nodes", start: func(*plane, context.Context) error { return nil }, run: (*plane).servePeers},
+	{name: "API for other nodes", start: nothing, run: (*plane).servePeers},
+	{name: "changes of other nodes", start: nothing, run: (*plane).followStore},
 }
+
+// nothing is the start of a part that only runs.
+func nothing(*plane, context.Context) error { return nil }
 
 // Run runs a control plane until ctx ends. Then it closes every session, and returns when nothing of them is left.
 func Run(ctx context.Context, o Options) error {
 	all := slices.Clone(parts)
 	for _, run := range o.Beside {
-		all = append(all, part{name: "beside", start: func(*plane, context.Context) error { return nil },
+		all = append(all, part{name: "beside", start: nothing,
 			run: func(p *plane, ctx context.Context) error { return run(ctx, p.gateway.Gateway) }})
 	}
 	return live(ctx, &plane{Options: o}, all)

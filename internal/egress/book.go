@@ -15,6 +15,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/base/texts"
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -36,6 +37,7 @@ type Book struct {
 
 	waiting waiting
 	models  models
+	look    wake.Signal // for a comparison with the store
 
 	stop    context.CancelFunc
 	stopped <-chan struct{}
@@ -64,7 +66,7 @@ func Open(ctx context.Context, o Options) (*Book, error) {
 		return nil, err
 	}
 	b := &Book{o: o, reader: reader{seed: maphash.MakeSeed(), fixed: o.Fixed, log: o.Log}, unread: closedView(policy.RuleUnknown),
-		nobody: closedView("caller-unknown")}
+		nobody: closedView("caller-unknown"), look: wake.New()}
 	if err := b.load(ctx); err != nil {
 		return nil, fmt.Errorf("read what agents may reach: %w", err)
 	}
@@ -80,6 +82,9 @@ func (b *Book) Close() {
 	b.running.Wait()
 }
 
+// Look has the entries compared with the store soon. It does not wait for that.
+func (b *Book) Look() { b.look.Send() }
+
 // watch reads what other processes change.
 func (b *Book) watch(ctx context.Context) {
 	every := time.NewTicker(b.o.Recheck)
@@ -89,6 +94,7 @@ func (b *Book) watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-every.C:
+		case <-b.look:
 		}
 		within, cancel := context.WithTimeout(ctx, answerTime)
 		err := b.load(within)

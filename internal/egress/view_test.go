@@ -311,6 +311,25 @@ func TestAnotherProcessSeesChanges(t *testing.T) {
 	testenv.Eventually(t, 5*time.Second, func() bool { return !w.passes(other, bot, "b.example") }, "the agent's rules outlive it")
 }
 
+// One that does not look for an hour looks when it is told to, and only then.
+func TestAnotherProcessSeesChangesWhenItIsToldToLook(t *testing.T) {
+	w := newWorld(t)
+	told, untold := w.another(), w.another()
+	bot := agent(w.bot)
+	r := w.add(rule(policy.Allow, "a.example").of("acme", w.bot.ID))
+	told.Look()
+	testenv.Eventually(t, 5*time.Second, func() bool { return w.passes(told, bot, "a.example") }, "the rule is not seen")
+	w.must(w.RemoveRule(w.ctx, w.operator, r.ID))
+	told.Look()
+	testenv.Eventually(t, 5*time.Second, func() bool { return !w.passes(told, bot, "a.example") }, "the removal is not seen")
+	w.add(rule(policy.Allow, "b.example").of("acme", w.bot.ID))
+	told.Look()
+	testenv.Eventually(t, 5*time.Second, func() bool { return w.passes(told, bot, "b.example") }, "the rule is not seen")
+	if w.passes(untold, bot, "b.example") {
+		t.Error("one that was not told has seen the rule, so this shows nothing")
+	}
+}
+
 // Lists have entries that this process has not heard of yet, and none that went with an agent.
 func TestListsAreOfNow(t *testing.T) {
 	w := newWorld(t)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/quota"
 )
 
@@ -75,6 +76,9 @@ func (s *Service) Held(asks quota.Holder) []quota.Amount { return s.gate.Amounts
 // errCut is what is joined to an error of Hold's when the connection was cut in the same moment.
 var errCut = errors.New("it was cut at the same moment")
 
+// Look has what is held compared with the store soon. It does not wait for that.
+func (s *Service) Look() { s.connections.look.Send() }
+
 // Open is how many connections are held.
 func (s *Service) Open() int { return s.connections.count() }
 
@@ -86,7 +90,8 @@ type connections struct {
 	now     func() time.Time
 	recheck time.Duration
 	check   checker
-	changed chan struct{} // has one element when an expiry may be earlier than the goroutine thinks
+	changed wake.Signal // an expiry may be earlier than the goroutine thinks
+	look    wake.Signal // for a comparison with the store
 
 	mu   sync.Mutex
 	last uint64
@@ -99,7 +104,7 @@ type connection struct {
 }
 
 func newConnections(now func() time.Time, recheck time.Duration, check checker) *connections {
-	return &connections{now: now, recheck: recheck, check: check, changed: make(chan struct{}, 1), open: map[uint64]*connection{}}
+	return &connections{now: now, recheck: recheck, check: check, changed: wake.New(), look: wake.New(), open: map[uint64]*connection{}}
 }
 
 func (c *connections) hold(p Principal, cancel context.CancelCauseFunc) uint64 {
@@ -108,7 +113,7 @@ func (c *connections) hold(p Principal, cancel context.CancelCauseFunc) uint64 {
 	c.last++
 	c.open[c.last] = &connection{p, cancel}
 	if !p.ExpiresAt.IsZero() {
-		c.wake()
+		c.changed.Send()
 	}
 	return c.last
 }
@@ -157,16 +162,8 @@ func (c *connections) expire(token string, at time.Time) {
 		p := &open.principal
 		if p.TokenID == token && !p.OutlivesRotation && (p.ExpiresAt.IsZero() || at.Before(p.ExpiresAt)) {
 			p.ExpiresAt = at
-			c.wake()
+			c.changed.Send()
 		}
-	}
-}
-
-// wake tells the goroutine to look again.
-func (c *connections) wake() {
-	select {
-	case c.changed <- struct{}{}:
-	default: // it will
 	}
 }
 
@@ -175,7 +172,7 @@ func (c *connections) wake() {
 func (c *connections) run(ctx context.Context) {
 	var comparing sync.WaitGroup
 	defer comparing.Wait()
-	comparing.Go(func() { every(ctx, c.recheck, c.compare) })
+	comparing.Go(func() { every(ctx, c.recheck, c.look, c.compare) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -206,17 +203,18 @@ func (c *connections) endExpired() (next time.Time) {
 	return next
 }
 
-// every does something again and again until the context ends.
-func every(ctx context.Context, pause time.Duration, do func(context.Context)) {
+// every does something again and again until the context ends, and at once when it is woken.
+func every(ctx context.Context, pause time.Duration, woken <-chan struct{}, do func(context.Context)) {
 	again := time.NewTicker(pause)
 	defer again.Stop()
 	for {
 		select {
 		case <-again.C:
-			do(ctx)
+		case <-woken:
 		case <-ctx.Done():
 			return
 		}
+		do(ctx)
 	}
 }
 

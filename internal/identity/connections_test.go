@@ -422,6 +422,35 @@ func TestRevocationByAnotherProcessCuts(t *testing.T) {
 	}
 }
 
+// One that does not look for an hour looks when it is told to, and only then.
+func TestRevocationByAnotherProcessCutsWhenThisOneIsToldToLook(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Recheck = time.Hour; o.Now = time.Now })
+	other, err := Open(t.Context(), w.o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	_, _, bot := w.agent("acme", "bot")
+	_, _, stays := w.agent("acme", "stays")
+	h, still := w.hold(bot), w.hold(stays)
+	if err := other.RevokeAgent(t.Context(), admin, "acme", "bot"); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(20 * time.Millisecond)
+	if h.ctx.Err() != nil {
+		t.Fatal("it is cut before anybody was told to look, so this shows nothing")
+	}
+	w.Look()
+	select {
+	case <-h.ctx.Done():
+	case <-time.After(30 * time.Second):
+		t.Fatal("not cut")
+	}
+	if !h.cut() || still.ctx.Err() != nil {
+		t.Errorf("cut with the cause %v; the other one: %v", context.Cause(h.ctx), still.ctx.Err())
+	}
+}
+
 func TestRotationEndsWhatIsOpenAfterTheOverlap(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.Now, o.Recheck = time.Now, time.Hour }) // so no comparison helps
 	_, _, bot := w.agent("acme", "bot")

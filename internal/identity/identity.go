@@ -8,7 +8,7 @@
 // Revoking ends what is open: whoever holds a connection for a principal registers it with [Service.Hold], and is
 // told to end it when the key, the operator, the agent or the tenant is cut off, or when the key expires. A
 // revocation in this process cuts at once, one that another process wrote into the store within
-// [Options.Recheck]. One that cannot be written holds in its process, which writes it when it can.
+// [Options.Recheck], or at [Service.Look]. One that cannot be written holds in its process, which writes it when it can.
 //
 // Actions are recorded before they are done. Revoking and deleting are exempt: they happen also when nothing can be
 // recorded.
@@ -140,8 +140,8 @@ func Open(ctx context.Context, o Options) (*Service, error) {
 	s.connections = newConnections(o.Now, o.Recheck, s.standing)
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.running.Go(func() { s.connections.run(ctx) })
-	s.running.Go(func() { every(ctx, o.Recheck, s.recount) })
-	s.running.Go(func() { every(ctx, o.Recheck, s.writeDenied) })
+	s.running.Go(func() { every(ctx, o.Recheck, nil, s.recount) })
+	s.running.Go(func() { every(ctx, o.Recheck, nil, s.writeDenied) })
 	return s, nil
 }
 

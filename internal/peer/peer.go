@@ -76,6 +76,13 @@ func (p *Peers) Listener(l net.Listener) net.Listener {
 	return tls.NewListener(l, p.authority.server())
 }
 
+// Look has the nodes listed anew when they are needed next.
+func (p *Peers) Look() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.read = time.Time{}
+}
+
 // Owner is the node that has a session, or had it: empty when that is this one, or when nobody knows such a node.
 func (p *Peers) Owner(ctx context.Context, session string) (string, error) {
 	tag, is := strings.CutPrefix(session, "s_")

@@ -297,21 +297,7 @@ func (s *Service) release(r *session) {
 	}
 }
 
-// releaseAgain tries again, until the service ends, what release could not do: other nodes need the accounts, too.
-func (s *Service) releaseAgain() {
-	again := time.NewTicker(permissionRecheck)
-	defer again.Stop()
-	for {
-		select {
-		case <-again.C:
-			s.releaseOld(s.background)
-		case <-s.background.Done():
-			return
-		}
-	}
-}
-
-// releaseOld tries once more what release could not do.
+// releaseOld tries once more what release could not do: other nodes need the accounts, too.
 func (s *Service) releaseOld(ctx context.Context) {
 	s.mu.Lock()
 	old := s.unfreed

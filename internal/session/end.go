@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -108,17 +109,49 @@ func (s *Service) EndPermitted(permission string, is grant.Access) int {
 // leases are given back that could not be.
 const permissionRecheck = 10 * time.Second
 
-// disallowed says whether a permission of a session is gone, or is not for its access any more. A database that does not answer
+// Look has it looked soon whether permissions of sessions were taken back. It does not wait for that.
+func (s *Service) Look() { s.recheck.Send() }
+
+// keepPermissions does again and again, until the service ends, what other processes may have made necessary.
+func (s *Service) keepPermissions() {
+	again := time.NewTicker(permissionRecheck)
+	defer again.Stop()
+	for {
+		select {
+		case <-again.C:
+			s.releaseOld(s.background)
+		case <-s.recheck:
+		case <-s.background.Done():
+			return
+		}
+		s.endDisallowed()
+	}
+}
+
+// endDisallowed ends the sessions of which a permission is gone, or is not for their access any more. A database that does not answer
 // ends nothing; it is asked again.
-func (s *Service) disallowed(r *session) bool {
-	ctx, cancel := context.WithTimeout(r.life, permissionRecheck)
-	defer cancel()
-	for _, id := range r.permissions { // they do not change once the session is ready
-		if stands, err := s.Accounts.Grants.PermissionStands(ctx, id, r.plan.access); err == nil && !stands {
-			return true
+func (s *Service) endDisallowed() {
+	s.mu.Lock()
+	with := map[*session][]string{}
+	for _, r := range s.sessions {
+		if len(r.permissions) > 0 && r.state != StateClosing {
+			with[r] = r.permissions
 		}
 	}
-	return false
+	s.mu.Unlock()
+	for r, permissions := range with {
+		ctx, cancel := context.WithTimeout(r.life, permissionRecheck)
+		for _, id := range permissions {
+			if stands, err := s.Accounts.Grants.PermissionStands(ctx, id, r.plan.access); err == nil && !stands {
+				s.begin(r, Ended{Cause: CauseDisallowed})
+			}
+		}
+		late := errors.Is(ctx.Err(), context.DeadlineExceeded)
+		cancel()
+		if late {
+			return // the others would wait as long
+		}
+	}
 }
 
 // keep watches over a session that is ready: its time, its use and its browser. Then it removes it.
@@ -129,12 +162,6 @@ func (s *Service) keep(r *session) {
 	s.suspect(r) // from here on it is known when they are lost
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var recheck <-chan time.Time // nil for ever without permissions
-	if len(r.permissions) > 0 {
-		again := time.NewTicker(permissionRecheck)
-		defer again.Stop()
-		recheck = again.C
-	}
 	for watching := true; watching; {
 		select {
 		case <-r.stop:
@@ -152,10 +179,6 @@ func (s *Service) keep(r *session) {
 			s.begin(r, Ended{Cause: lostCause(r.plan)})
 			<-r.stop
 			watching = false
-		case <-recheck:
-			if s.disallowed(r) {
-				s.begin(r, Ended{Cause: CauseDisallowed})
-			}
 		case <-i.suspected:
 			s.suspect(r)
 		case <-timer.C:

@@ -226,6 +226,31 @@ func TestPermissionThatIsGoneEndsItsSessionsEverywhere(t *testing.T) {
 	})
 }
 
+// A process that is told to look does not wait until it would look anyway.
+func TestPermissionThatIsGoneEndsItsSessionsWhenThisProcessIsToldToLook(t *testing.T) {
+	withAccounts(t, nil, func(t *testing.T, a *accounts) {
+		a.set(t, store.DefaultTenant, "example.com", 1)
+		by := a.shopper(t)
+		p := a.allow(t)
+		open, err := a.s.Open(t.Context(), by, wanting(grant.Token{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.issuer.Disallow(t.Context(), p.ID); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now() // of the bubble
+		synctest.Wait()
+		if still, err := a.s.Get(t.Context(), by, open.ID); err != nil || still.State != StateReady {
+			t.Fatalf("before it is told it is %s, %v", still.State, err)
+		}
+		a.s.Look()
+		if gone, err := a.s.WaitGone(t.Context(), by, open.ID); err != nil || gone.Ended.Cause != CauseDisallowed || time.Since(began) >= permissionRecheck {
+			t.Errorf("%+v, %v, after %s", gone.Ended, err, time.Since(began))
+		}
+	})
+}
+
 // Another process has narrowed it: sessions that are wider end here as well, and the others go on.
 func TestPermissionThatIsNarrowedEndsWiderSessionsEverywhere(t *testing.T) {
 	withAccounts(t, nil, func(t *testing.T, a *accounts) {

@@ -36,6 +36,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/base/pace"
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/cdp/guard"
@@ -253,6 +254,7 @@ type Service struct {
 	shelf      *recording.Shelf
 	messages   *quota.Gate // of DevTools clients
 	logins     logins
+	recheck    wake.Signal     // for permissions that were taken back
 	lookAfter  []time.Duration // pages draw late: pauses between looks at those of a session in which something was done
 
 	mu       sync.Mutex
@@ -277,12 +279,13 @@ func New(o Options) (*Service, error) {
 	s.messages = quota.NewGate(quota.GateOptions{Kind: quota.Messages(), Whole: mostOfMessages, Quotas: o.Quotas, Tenants: o.Authority.Counted})
 	s.background, s.stop = context.WithCancel(context.Background())
 	s.logins = newLogins(o.Accounts.Logins)
+	s.recheck = wake.New()
 	s.lookAfter = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
 	s.templates = templates{source: o.Templates, now: s.Now, seen: map[string]seenTemplate{}}
 	s.trust = newTrust(s)
 	s.pool = newPool(s)
 	s.tasks.Go(s.pool.run)
-	s.tasks.Go(s.releaseAgain)
+	s.tasks.Go(s.keepPermissions)
 	return s, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -29,6 +30,7 @@ import (
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/testkit"
 )
@@ -264,6 +266,44 @@ func TestEachControlPlaneAnswersForTheSessionsOfAll(t *testing.T) {
 		_, err := second.API.Get(t.Context(), id)
 		return problem.CodeOf(err) == problem.NotFound && nodesOf(first)["first"] == health.NodeAlive
 	}, "it starts anew, without its sessions")
+}
+
+// What one control plane changes is known to the others before they look by themselves, which they do every five seconds.
+func TestWhatIsRevokedAtOneControlPlaneEndsAtTheOthers(t *testing.T) {
+	first, second := sharing(t, true)
+	const rounds = 5
+	var soon int
+	for range rounds {
+		made, err := client.Call(t.Context(), first.API, op.CreateOperator(), op.NewOperator{Body: op.With(op.OperatorRequest{Name: "ops", Tenant: store.DefaultTenant, Role: "operator"})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, second.URL()+"/v1/audit/tail?follow=true", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+made.Key)
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = answer.Body.Close() }()
+		if answer.StatusCode != http.StatusOK {
+			t.Fatalf("with the key of the other control plane: %s", answer.Status)
+		}
+		if _, err := client.Call(t.Context(), first.API, op.RevokeOperator(), op.OperatorNamed{ID: made.Operator.ID}); err != nil {
+			t.Fatal(err)
+		}
+		revoked := time.Now()
+		_, _ = io.Copy(io.Discard, answer.Body) // until it ends
+		took := time.Since(revoked)
+		if t.Logf("the stream ends %s after its key was revoked elsewhere", took.Round(time.Millisecond)); took < time.Second {
+			soon++
+		}
+	}
+	if soon < rounds/2+1 {
+		t.Errorf("%d of %d streams ended within a second", soon, rounds)
+	}
 }
 
 func TestTheAccountsOfANodeThatIsLostAreFree(t *testing.T) {

@@ -41,6 +41,9 @@ func (s *Service) Hold(ctx context.Context, by identity.Principal, in SignIn, ca
 	}, nil
 }
 
+// Look has what is held compared with the store soon. It does not wait for that.
+func (s *Service) Look() { s.look.Send() }
+
 // watch compares what is held with the store until the context ends, and writes what was ended and could not be written. A store
 // that does not answer in time ends nothing: it will be asked again.
 func (s *Service) watch(ctx context.Context) {
@@ -51,6 +54,7 @@ func (s *Service) watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+		case <-s.look:
 		}
 		for _, id := range s.held.ids() {
 			if !s.compare(ctx, id) {

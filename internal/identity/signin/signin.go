@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/base/secret"
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
@@ -120,6 +121,7 @@ type Service struct {
 	held       held
 	links      links
 	challenges *challenges
+	look       wake.Signal // for a comparison with the store
 
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -130,7 +132,7 @@ func Open(ctx context.Context, o Options) (*Service, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{o: o, challenges: newChallenges()}
+	s := &Service{o: o, challenges: newChallenges(), look: wake.New()}
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.running.Go(func() { s.watch(ctx) })
 	return s, nil

@@ -487,6 +487,23 @@ func TestWhatIsHeldIsUsed(t *testing.T) {
 		open.release()
 		w.out("another process ended it", cookie)
 
+		// One that is told to look does not wait that long.
+		_, in = w.signIn(w.adminKey)
+		open = w.hold(w.admin, in)
+		if err := w.db.DeleteSignIn(t.Context(), in.ID); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if open.cut() {
+			t.Error("it is cut before anybody was told to look, so this shows nothing")
+		}
+		w.Look()
+		synctest.Wait()
+		if !open.cut() {
+			t.Error("another process ended it, and it goes on after this one was told to look")
+		}
+		open.release()
+
 		// A store that does not answer ends nothing, and is asked again.
 		_, in = w.signIn(w.adminKey)
 		open = w.hold(w.admin, in)

@@ -120,9 +120,7 @@ func testLeasesOfBefore(t *testing.T, d Database) {
 	if err != nil || busy != nil {
 		t.Fatalf("busy %v, %v", busy, err)
 	}
-	must(t, d.Exec(ctx, `ALTER TABLE leases DROP COLUMN expires_at`))
-	must(t, d.Exec(ctx, `DROP TABLE nodes`)) // which came after it
-	must(t, d.Exec(ctx, `DELETE FROM goose_db_version WHERE version_id >= (SELECT max(version_id) FROM goose_db_version) - 2`))
+	must(t, d.Exec(ctx, `UPDATE leases SET expires_at = NULL`)) // as the column was added
 	second := open(t, d)
 	l := store.Lease{Tenant: "default", Session: "s2", Node: "n2", At: at(1000), ExpiresAt: at(2000)}
 	check(t, "the lease", []string{"a.example"})(second.LeaseCookieSets(ctx, l, []string{"a.example"}))
