@@ -5,7 +5,7 @@
 // who asks. It adds the door:
 //
 //   - Every request needs a key in Authorization: Bearer or in X-Admin-Key, also one for a path that does not exist. Only
-//     /v1/health and /openapi.json answer without it, and the console, which asks by itself. A request ends with its key. A token of one session does there
+//     /v1/health, /v1/ready and /openapi.json answer without it, and the console, which asks by itself. A request ends with its key. A token of one session does there
 //     what its scope says; DevTools clients and live views may send it in the address.
 //   - A web page cannot use it: requests with a foreign Host, Origin or Sec-Fetch-Site are refused before the key is
 //     looked at, so DNS rebinding and cross-site requests end there.
@@ -78,6 +78,8 @@ type Sessions interface {
 	// WriteRecording writes what was recorded as one page of HTML. Nothing is written when there is an error before it.
 	WriteRecording(ctx context.Context, by identity.Principal, id string, w io.Writer) error
 	Status() session.Status
+	// Ready is why no sessions are opened here; nil when they are.
+	Ready() error
 }
 
 // Options configure an API. Sessions, Identity, Credentials, Egress, Audit, Rows, Verify and Host are required.
@@ -93,6 +95,8 @@ type Options struct {
 	Tasks Tasks
 	// Servers are the MCP servers in jails. Nil serves nothing about them.
 	Servers op.Servers
+	// Nodes are the control planes of the database.
+	Nodes op.Nodes
 	// Status says how everything is doing. Nil serves nothing about it.
 	Status Statuses
 	// SignIn knows who is signed in to the console. Nil serves nothing about it.

@@ -31,7 +31,7 @@ type Identity interface {
 
 // open lists what answers without a key.
 func open(r *http.Request) bool {
-	return r.Method == http.MethodGet && (r.URL.Path == "/v1/health" || r.URL.Path == "/openapi.json")
+	return r.Method == http.MethodGet && (r.URL.Path == "/v1/health" || r.URL.Path == "/v1/ready" || r.URL.Path == "/openapi.json")
 }
 
 // authenticate lets requests with a good key pass, and those that need none. A request ends with the key that it came

@@ -123,7 +123,7 @@ func (a *API) endpoint(req *http.Request, scheme, id, token string) string {
 
 // ownURL is the address of this server by the name under which the caller knows it; scheme is http or ws, and gets its s.
 func (a *API) ownURL(req *http.Request, scheme string) string {
-	if req.TLS != nil || a.trusted(peer(req)) && strings.EqualFold(req.Header.Get("X-Forwarded-Proto"), "https") {
+	if req.TLS != nil || a.trusted(remote(req)) && strings.EqualFold(req.Header.Get("X-Forwarded-Proto"), "https") {
 		scheme += "s"
 	}
 	out := scheme + "://" + req.Host

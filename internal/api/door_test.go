@@ -60,12 +60,12 @@ func TestEveryRouteNeedsTheKey(t *testing.T) {
 	d := newDoor(t)
 	extra := [][2]string{{"GET", "/"}, {"GET", "/nothing"}, {"POST", "/v1/health"}, {"GET", "/openapi.yaml"}, {"GET", "/docs"},
 		{"GET", "/v1/health/"}, {"GET", "//v1/health/../sessions"}, {"OPTIONS", "/v1/sessions"}, {"HEAD", "/v1/sessions"}}
-	filled := strings.NewReplacer("{id}", someID, "{number}", "1", "{domain}", "example.com", "{service}", "github", "{name}", "writer", "{targetId}", "t1", "{media}", "m1")
+	filled := strings.NewReplacer("{id}", someID, "{number}", "1", "{domain}", "example.com", "{service}", "github", "{name}", "writer", "{node}", "n1", "{targetId}", "t1", "{media}", "m1")
 	for _, route := range append(routes(t, d), extra...) {
 		method, path := route[0], filled.Replace(route[1])
-		if method == "GET" && path == "/v1/health" {
+		if method == "GET" && (path == "/v1/health" || path == "/v1/ready") {
 			if a := d.ask(t, method, path, "", anonymous); a.StatusCode != http.StatusOK {
-				t.Errorf("health needs a key: %d", a.StatusCode)
+				t.Errorf("%s needs a key: %d", path, a.StatusCode)
 			}
 			continue
 		}

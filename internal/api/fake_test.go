@@ -42,6 +42,7 @@ type fakeSessions struct {
 	scope   session.Scope
 	life    time.Duration
 	clients []*fakeDevtools
+	unready error
 	viewers []*fakeViewing
 	forced  bool // of a take-over, or anyway of its end
 	refresh session.RefreshRequest
@@ -165,6 +166,8 @@ func (f *fakeSessions) Recorded(_ context.Context, by identity.Principal, id str
 }
 
 func (f *fakeSessions) Status() session.Status { return session.Status{MaxSessions: 7} }
+
+func (f *fakeSessions) Ready() error { return f.unready }
 
 // fakeIdentity knows one key, which is an admin's. It is not for what it does not have.
 type fakeIdentity struct {

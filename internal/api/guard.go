@@ -35,7 +35,7 @@ func (a *API) guard(next http.Handler) http.Handler {
 // loopback addresses to choose from. Wrong keys count for them too.
 func (a *API) throughProxies(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if from := peer(r); from.IsLoopback() || identity.ClientAddr(r, a.BehindProxy) != from.WithZone("") {
+		if from := remote(r); from.IsLoopback() || identity.ClientAddr(r, a.BehindProxy) != from.WithZone("") {
 			r = r.WithContext(identity.Through(r.Context(), from))
 		}
 		next.ServeHTTP(w, r)
@@ -87,7 +87,7 @@ func (a *API) trusted(addr netip.Addr) bool {
 	return slices.ContainsFunc(a.BehindProxy, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-func peer(r *http.Request) netip.Addr {
+func remote(r *http.Request) netip.Addr {
 	p, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return netip.Addr{} // not of a TCP connection

@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "write docs/http-api.md and testdata/ope
 
 // groups are the chapters of the page, by the first part of a path below /v1.
 var groups = map[string]string{
-	"health": "The installation", "status": "The installation", "nodes": "The installation", "info": "The installation", "whoami": "The installation",
+	"health": "The installation", "ready": "The installation", "status": "The installation", "nodes": "The installation", "info": "The installation", "whoami": "The installation",
 	"sessions": "Sessions", "tasks": "Sessions", "recordings": "Sessions", "refreshes": "Logging in for agents", "accounts": "Logging in for agents",
 	"cookies": "Accounts", "account-permissions": "Accounts", "grants": "Grants", "grant-keys": "Grants", "secrets": "Secrets and the vault", "vault": "Secrets and the vault",
 	"agents": "Agents", "mcp-servers": "MCP servers", "rules": "The way out", "services": "The way out", "providers": "The way out",

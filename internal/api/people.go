@@ -5,6 +5,8 @@ import "github.com/clawjail/clawjail/internal/op"
 func (a *API) peopleRoutes() {
 	provide(a, op.WhoAmI())
 	provide(a, op.ListNodes())
+	provide(a, op.DrainNode())
+	provide(a, op.ResumeNode())
 	provide(a, op.ListTenants())
 	provide(a, op.CreateTenant())
 	provide(a, op.ShowTenant())

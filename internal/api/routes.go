@@ -123,6 +123,10 @@ func (a *API) routes() {
 		func(context.Context, identity.Principal, *nothing) (*answer[Health], error) {
 			return &answer[Health]{Health{Status: "ok"}}, nil
 		})
+	add(a, route{method: http.MethodGet, path: "/v1/ready", id: "ready", summary: "Say that sessions can be opened here", free: true},
+		func(context.Context, identity.Principal, *nothing) (*answer[Health], error) {
+			return &answer[Health]{Health{Status: "ok"}}, a.Sessions.Ready()
+		})
 	add(a, route{method: http.MethodGet, path: "/v1/info", id: "info", summary: "Say what runs here"}, a.info)
 	add(a, route{method: http.MethodPost, path: "/v1/sessions", id: "open-session", summary: "Open a session",
 		status: http.StatusCreated, body: reflect.TypeFor[OpenRequest]()}, a.open)

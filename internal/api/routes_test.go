@@ -25,6 +25,7 @@ func TestRoutesReachTheirService(t *testing.T) {
 		want               string // in the answer
 	}{
 		{"GET", "/v1/health", "", 200, "", `"status":"ok"`},
+		{"GET", "/v1/ready", "", 200, "", `"status":"ok"`},
 		{"GET", "/v1/info", "", 200, "", `"installation":"abcd"`},
 		{"POST", "/v1/sessions", "", 201, "open", someID},
 		{"POST", "/v1/sessions", "{}", 201, "open", someID},
@@ -250,7 +251,7 @@ func TestDocumentDescribesBodiesErrorsAndTheKey(t *testing.T) {
 			if _, ok := op.Responses["default"].Content[problemType]; !ok {
 				t.Errorf("%s %s does not describe its errors", method, path)
 			}
-			if free := op.Security != nil && len(*op.Security) == 0; free != (path == "/v1/health") {
+			if free := op.Security != nil && len(*op.Security) == 0; free != (path == "/v1/health" || path == "/v1/ready") {
 				t.Errorf("%s %s is described as free: %t", method, path, free)
 			}
 		}
@@ -342,4 +343,14 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%q is read, written as %s, and then %v", body, text, err)
 		}
 	})
+}
+
+// A load balancer that asks is told why, and its clients as well.
+func TestAControlPlaneThatDrainsIsNotReady(t *testing.T) {
+	d := newDoor(t)
+	d.sessions.unready = problem.New(problem.NodeDraining, "ask another", "it drains")
+	d.ask(t, "GET", "/v1/ready", "", anonymous).wantProblem(t, http.StatusServiceUnavailable, problem.NodeDraining)
+	if a := d.ask(t, "GET", "/v1/health", "", anonymous); a.StatusCode != http.StatusOK {
+		t.Errorf("it is not there either: %d", a.StatusCode)
+	}
 }

@@ -53,6 +53,7 @@ func whatEveryRouteDoes() map[string]expectation {
 	const inTenant, ofTenant = "tenant=TENANT", `{"tenant":"TENANT"`
 	known := map[string]expectation{
 		"GET /v1/health": {free: true, status: 200},
+		"GET /v1/ready":  {free: true, status: 200},
 		"GET /v1/info":   {op: identity.InfoRead, of: ownTenants, status: 200},
 		"GET /v1/status": {op: identity.StatusRead, of: ownTenants, status: 200},
 
@@ -193,7 +194,7 @@ func (s *sweeper) things(path string, there bool) map[string]string {
 		return missing
 	}
 	out := map[string]string{
-		"{domain}": pick("example.com", "example.net"), "{service}": pick("github", "gitlab"), "{name}": pick("writer2", "writer9"),
+		"{domain}": pick("example.com", "example.net"), "{service}": pick("github", "gitlab"), "{name}": pick("writer2", "writer9"), "{node}": "n1",
 		"{number}": "1", "{targetId}": pick("t1", "t9"), "{media}": pick("m1", "m9"), "{token}": pick("st_1", "st_9"),
 	}
 	switch {
@@ -492,7 +493,7 @@ func TestATokenDoesWhatItsScopeSays(t *testing.T) {
 			// Another session of the same tenant is none.
 			method, path, _ := strings.Cut(route, " ")
 			if strings.HasPrefix(path, "/v1/sessions/{id}") && want != http.StatusForbidden {
-				path = strings.NewReplacer("{id}", w.agents, "{number}", "1", "{name}", "a", "{media}", "m1", "{targetId}", "t1", "{token}", "st_1").Replace(path)
+				path = strings.NewReplacer("{id}", w.agents, "{number}", "1", "{name}", "a", "{node}", "n1", "{media}", "m1", "{targetId}", "t1", "{token}", "st_1").Replace(path)
 				w.request(token, method, path, e.body).wantProblem(t, 404, problem.NotFound)
 			}
 		}

@@ -29,10 +29,12 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/peer"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/weblogin"
@@ -68,6 +70,13 @@ type world struct {
 
 	book                            *egress.Book
 	rule, service, provider, access string // acme's
+}
+
+// recorder is an audit log as a service takes it.
+type recorder struct{ *audit.Log }
+
+func (r recorder) Begin(ctx context.Context, in audit.Intent) (session.Record, error) {
+	return r.Log.Begin(ctx, in)
 }
 
 // noNotes keeps no checkpoint.
@@ -144,8 +153,11 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 		},
 		Database: db, DatabaseKind: "embedded", Node: "n1", Version: "v1.2.3"})
 	must(err)
+	must(db.StartNode(ctx, store.Node{Name: "n1", Run: "r"}, "", 0))
+	nodes := &peer.Nodes{Self: "n1", Store: db, Identity: w.identity, Audit: recorder{w.log}, Changed: func(bool) {},
+		Sessions: func(context.Context, identity.Principal) ([]session.Session, error) { return nil, nil }}
 	o := Options{
-		Status: doing,
+		Status: doing, Nodes: nodes,
 		Agents: w.jails, Servers: ownedServers{w.identity}, Tasks: &ownedTasks{authority: w.identity}, SignIn: w.signIns,
 		Sessions: w.sessions, Identity: w.identity, Credentials: w.accounts, Egress: w.book, Audit: w.log, Rows: db, Version: "v1.2.3",
 		Verify: func(ctx context.Context) (audit.Report, error) { return audit.Verify(ctx, db, nil, key.Keys()) },
@@ -429,6 +441,8 @@ func (s *ownedSessions) Capture(ctx context.Context, by identity.Principal, id s
 }
 
 func (s *ownedSessions) Status() session.Status { return session.Status{MaxSessions: 7} }
+
+func (s *ownedSessions) Ready() error { return nil }
 
 func (*ownedSessions) Held(asks quota.Holder) []quota.Amount {
 	return []quota.Amount{{Kind: quota.Sessions(), Whole: 20, Held: quota.Held{All: 12, Tenant: 9}}, {Kind: quota.Recordings(), Whole: 10 << 30, Held: quota.Held{All: 5 << 30, Tenant: 1 << 30}}}

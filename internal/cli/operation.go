@@ -288,7 +288,7 @@ func namesBy(whose string, behind ...string) names {
 		first = behind[0]
 	}
 	known, ok := map[string]names{
-		"tenants": tenantNames, "operators": operatorIDs, "agents": agentNames, "accounts": domainsOfSets, "allowed accounts": domainsAllowed,
+		"nodes": nodeNames, "tenants": tenantNames, "operators": operatorIDs, "agents": agentNames, "accounts": domainsOfSets, "allowed accounts": domainsAllowed,
 		"mcp servers": mcpServerNames, "access": accessIDs, "rules": ruleIDs, "secrets": serviceNames, "sessions": sessionIDs, "recordings": recordingIDs,
 		"tokens": agentTokenIDs(first), "session tokens": sessionTokenIDs(first),
 	}[whose]

@@ -423,6 +423,8 @@ func (s *inMemory) Recorded(context.Context, identity.Principal, string, int) ([
 
 func (s *inMemory) Status() session.Status { return session.Status{} }
 
+func (s *inMemory) Ready() error { return nil }
+
 // Held says that tenant acme has as many sessions as it may.
 func (*inMemory) Held(asks quota.Holder) []quota.Amount {
 	open := quota.Held{All: 19, Tenant: 3}

@@ -26,6 +26,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/base/keypair"
 	"github.com/clawjail/clawjail/internal/base/secret"
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
@@ -82,6 +83,9 @@ type plane struct {
 
 	node    string
 	nodeRun string // see [store.Node]
+	// nodeLook is for what another control plane wants of this one.
+	nodeLook wake.Signal
+	nodes    *peer.Nodes
 	// nodesSecret is the one by which nodes know each other, and peers are the others; nil with a database of this node alone.
 	nodesSecret secret.Value
 	peers       *peer.Peers
@@ -178,7 +182,7 @@ func Run(ctx context.Context, o Options) error {
 		all = append(all, part{name: "beside", start: nothing,
 			run: func(p *plane, ctx context.Context) error { return run(ctx, p.gateway.Gateway) }})
 	}
-	return live(ctx, &plane{Options: o}, all)
+	return live(ctx, &plane{Options: o, nodeLook: wake.New()}, all)
 }
 
 // live makes the parts, runs them until ctx ends or one of them fails, and ends those that were made.

@@ -13,9 +13,12 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/mcp"
+	"github.com/clawjail/clawjail/internal/peer"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
+	"github.com/clawjail/clawjail/internal/session"
 )
 
 func (p *plane) listenAPI(ctx context.Context) error {
@@ -43,6 +46,11 @@ func (p *plane) makeHealth(context.Context) (err error) {
 	if p.Config.Database == "" {
 		out.DatabaseKind, out.DatabaseDir = "embedded", hostd.DatabaseDir(p.Config)
 	}
+	p.nodes = &peer.Nodes{Self: p.node, Store: p.store, Identity: p.identity, Audit: Records{p.audit}, Changed: p.sessions.Drain,
+		Sessions: func(ctx context.Context, by identity.Principal) ([]session.Session, error) {
+			return p.allSessions().List(ctx, by, "", false)
+		}}
+	out.Nodes = p.nodes.Known
 	p.health, err = health.New(out)
 	return err
 }
@@ -78,7 +86,7 @@ func (p *plane) makeAPI(context.Context) error {
 		Console: p.console, Sessions: p.allSessions(), Identity: p.identity, Credentials: p.accounts.Service, Audit: p.audit, Rows: p.store,
 		Verify: p.verify, Version: p.Version, Listen: p.Config.Listen, OwnName: p.ownName,
 		Quotas: p.Config.Quotas, Tenants: p.tenants, BehindProxy: p.Config.BehindProxy, PublicName: p.publicName(), PublicPath: config.PublicPath(p.Config.PublicURL), PublicURL: p.Config.PublicURL, Log: p.Log, Now: p.Now, MCP: tools.Handler(),
-		Agents: p.agents, Servers: p.servers, Tasks: p.tasks, Egress: p.book, Status: p.health, Surfaces: p.agentRoutes, Metrics: p.metrics, OpenMetrics: p.Config.Metrics.Open,
+		Agents: p.agents, Servers: p.servers, Tasks: p.tasks, Egress: p.book, Status: p.health, Nodes: p.nodes, Surfaces: p.agentRoutes, Metrics: p.metrics, OpenMetrics: p.Config.Metrics.Open,
 		Host: p.hostInfo,
 	}
 	if p.console != nil {

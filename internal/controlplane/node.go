@@ -73,11 +73,17 @@ func (p *plane) keepNode(ctx context.Context) error {
 		pause = tidyEvery // nobody else is there to hear it
 	}
 	var heard, steady time.Time // when the database last answered, and since when it has answered each time
+	beat := time.NewTimer(pause)
+	defer beat.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(pause + mathrand.N(pause/5)):
+		case <-p.nodeLook:
+			p.heedNode(ctx)
+			continue
+		case <-beat.C:
+			beat.Reset(pause + mathrand.N(pause/5))
 		}
 		limited, cancel := context.WithTimeout(ctx, store.NodeAlive)
 		err := p.store.SeeNode(limited, p.node, p.nodeRun)
@@ -97,6 +103,23 @@ func (p *plane) keepNode(ctx context.Context) error {
 			if heard = now; now.Sub(steady) >= store.NodeAlive {
 				p.loseNodes(ctx)
 			}
+			p.heedNode(ctx)
+		}
+	}
+}
+
+// heedNode has this control plane drain, or not, as the database says.
+func (p *plane) heedNode(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, nodeSeen)
+	defer cancel()
+	all, err := p.store.ListNodes(ctx)
+	if err != nil {
+		p.Log.Warn("ask whether this control plane drains", "error", err)
+		return
+	}
+	for _, n := range all {
+		if n.Name == p.node {
+			p.sessions.Drain(!n.DrainingAt.IsZero())
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/peer"
 	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/session/signedout"
 )
@@ -249,9 +250,10 @@ func (m Machine) attention(version string, now time.Time) (out []Attention) {
 
 func (l *look) lookRecords() {
 	l.audit, l.database = l.auditStatus(), l.databaseStatus(l.ctx)
-	if nodes, err := l.Nodes(l.ctx, l.by); err == nil { // else the database does not answer, which is said below
+	if l.Nodes == nil { // nobody knows
+	} else if nodes, err := l.Nodes(l.ctx, l.by); err == nil { // else the database does not answer, which is said below
 		for _, n := range nodes {
-			if n.State == NodeLost && l.Now().Sub(n.SeenAt) < oldNews {
+			if n.State == peer.NodeLost && l.Now().Sub(n.SeenAt) < oldNews {
 				l.add(Attention{Code: NodeGone, Level: Notice, Sentence: "The control plane " + n.Name + " is lost, and its sessions with it.",
 					Hint: "Start it again, or see whether its machine is there.", At: n.SeenAt}, Subject{Name: n.Name})
 			}

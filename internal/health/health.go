@@ -24,10 +24,10 @@ import (
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/peer"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/session"
-	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
@@ -68,10 +68,9 @@ type Agents interface {
 	List(ctx context.Context, by identity.Principal, tenant string) ([]agent.Status, error)
 }
 
-// Database is asked whether it can be written to, and who uses it. A store.Store is one.
+// Database is asked whether it can be written to. A store.Store is one.
 type Database interface {
 	Ping(ctx context.Context) error
-	ListNodes(ctx context.Context) ([]store.Node, error)
 }
 
 // Options say what is looked at. Sessions, Identity, Accounts, Requests, Divided, Machine and Now are required; the part of what is nil
@@ -91,6 +90,8 @@ type Options struct {
 	// Checkpoints is the file that the host daemon notes checkpoints of the audit log in.
 	Checkpoints string
 	Database    Database
+	// Nodes are the control planes of the database.
+	Nodes func(ctx context.Context, by identity.Principal) ([]peer.Node, error)
 	// DatabaseKind is embedded or postgresql, and DatabaseDir the folder of an embedded one.
 	DatabaseKind, DatabaseDir string
 	// Gateway counts what it was asked and refused since the start, and GatewayAt is where it listens.

@@ -17,6 +17,8 @@ const (
 	InfoRead     Operation = "info.read"
 	StatusRead   Operation = "status.read" // how everything is doing
 	NodeList     Operation = "node.list"   // control planes of the database
+	NodeDrain    Operation = "node.drain"  // one opens no new sessions
+	NodeResume   Operation = "node.resume" // it does again
 	TemplateList Operation = "template.list"
 	JailReap     Operation = "jail.reap"
 
@@ -156,6 +158,8 @@ func Table() []Rule {
 		{InfoRead, RoleViewer, ReachTenant, AgentsAll},
 		{StatusRead, RoleViewer, ReachTenant, AgentsNever},
 		{NodeList, RoleAdmin, ReachInstallation, AgentsNever},
+		{NodeDrain, RoleAdmin, ReachInstallation, AgentsNever},
+		{NodeResume, RoleAdmin, ReachInstallation, AgentsNever},
 		{TemplateList, RoleViewer, ReachTenant, AgentsNever},
 		{JailReap, RoleAdmin, ReachInstallation, AgentsNever},
 

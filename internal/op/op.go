@@ -31,8 +31,8 @@ import (
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/grant"
-	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/peer"
 	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/toolserver"
@@ -77,6 +77,7 @@ type Command struct {
 type Backend struct {
 	People      People
 	Health      Health
+	Nodes       Nodes
 	Egress      Egress
 	Credentials Credentials
 	Audit       Audit
@@ -137,10 +138,15 @@ type Sessions interface {
 	RemoveRecording(ctx context.Context, by identity.Principal, id string) error
 }
 
-// Health says what tenants hold of what all share, and which control planes there are. *health.Service is one.
+// Health says what tenants hold of what all share. *health.Service is one.
 type Health interface {
 	Quotas(ctx context.Context, by identity.Principal, tenants ...string) ([]quota.Use, error)
-	Nodes(ctx context.Context, by identity.Principal) ([]health.Node, error)
+}
+
+// Nodes are the control planes of the database. *peer.Nodes is one.
+type Nodes interface {
+	List(ctx context.Context, by identity.Principal) ([]peer.Node, error)
+	Drain(ctx context.Context, by identity.Principal, name string, drain bool) (peer.Node, error)
 }
 
 // Egress is what operators decide about the way out. *egress.Book is one.
@@ -250,7 +256,7 @@ func (o Op[In, Out]) Row() Row {
 // All are the operations that are described here.
 func All() []Row {
 	return []Row{
-		ListNodes().Row(), ListTenants().Row(), CreateTenant().Row(), ShowTenant().Row(), SetTenant().Row(), DisconnectTenant().Row(),
+		ListNodes().Row(), DrainNode().Row(), ResumeNode().Row(), ListTenants().Row(), CreateTenant().Row(), ShowTenant().Row(), SetTenant().Row(), DisconnectTenant().Row(),
 		ListOperators().Row(), CreateOperator().Row(), RotateOperator().Row(), RevokeOperator().Row(), WhoAmI().Row(),
 		ListRules().Row(), AddRule().Row(), RemoveRule().Row(), ExplainRules().Row(),
 		ListServices().Row(), PutService().Row(), RemoveService().Row(), ListProviders().Row(), PutProvider().Row(), RemoveProvider().Row(), ListUsage().Row(),

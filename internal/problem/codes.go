@@ -99,6 +99,7 @@ const (
 	PoolExhausted           = "pool_exhausted"
 	NodeUnreachable         = "node_unreachable"
 	NodeLost                = "node_lost"
+	NodeDraining            = "node_draining"
 	HostdUnreachable        = "hostd_unreachable"
 	ControlPlaneUnreachable = "control_plane_unreachable"
 	ShuttingDown            = "shutting_down"
@@ -249,6 +250,7 @@ func Codes() []Info {
 		{DiskFull, http.StatusInsufficientStorage, "the host's disk is full, or a share of it", "free some space in data_dir, or raise the quotas"},
 		{PoolExhausted, http.StatusServiceUnavailable, "all addresses or network slots are in use", "close something, or configure a larger subnet"},
 		{NodeUnreachable, http.StatusServiceUnavailable, "the control plane that has the session does not answer", "try again; `clawjail node ls` says which control planes there are"},
+		{NodeDraining, http.StatusServiceUnavailable, "the control plane opens no new sessions, because somebody is about to stop it", "ask another one, or have it open sessions again: `clawjail node resume NODE`"},
 		{NodeLost, http.StatusGone, "the control plane that had the session is lost, and the session with it", "open a new session"},
 		{HostdUnreachable, http.StatusServiceUnavailable, "the host daemon does not answer", "start it: `sudo clawjail up`, or its service; `clawjail status` says what runs"},
 		{ControlPlaneUnreachable, http.StatusServiceUnavailable, "the control plane does not answer", "start it: `sudo clawjail up`, or its service; `clawjail status` says what runs"},

@@ -315,6 +315,26 @@ func TestEndedSessionsAreForgottenLater(t *testing.T) {
 	})
 }
 
+func TestDrainingOpensNoNewSessions(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
+		open := mustOpen(t, s, Request{})
+		s.Drain(true)
+		_, err := s.Open(t.Context(), admin, Request{})
+		wantCode(t, err, problem.NodeDraining)
+		_, err = s.OpenRefresh(t.Context(), admin, RefreshRequest{Domain: "example.com"})
+		wantCode(t, err, problem.NodeDraining)
+		wantCode(t, s.Ready(), problem.NodeDraining)
+		if still := mustGet(t, s, open.ID); still.State != StateReady {
+			t.Errorf("the session that was open is %s", still.State)
+		}
+		s.Drain(false)
+		if err := s.Ready(); err != nil {
+			t.Error(err)
+		}
+		mustOpen(t, s, Request{})
+	})
+}
+
 func TestShutdownEndsEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -117,8 +117,8 @@ func (s *Service) open(ctx context.Context, r *session) (Record, error) {
 func (s *Service) enter(by identity.Principal, p plan, tenants int, abort context.CancelCauseFunc) (*session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.shutting {
-		return nil, problem.New(problem.ShuttingDown, "try again when clawjail runs again", "clawjail is being stopped")
+	if err := s.unready(); err != nil {
+		return nil, err
 	}
 	if err := s.refreshing(p); err != nil {
 		return nil, err

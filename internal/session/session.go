@@ -264,6 +264,7 @@ type Service struct {
 	ended    []*session // gone ones that can still be asked about, oldest first
 	unfreed  []string   // ended sessions whose leases on accounts could not be given back yet
 	shutting bool
+	draining bool
 }
 
 // New makes a Service and starts filling its warm pool. Shutdown ends it.
@@ -351,6 +352,31 @@ type session struct {
 	// scripted says that a script of somebody's may be in its pages: one was run, or a DevTools client was there.
 	scripted  bool
 	thumbnail thumbnail
+}
+
+// Drain has no new sessions opened, or has them opened again.
+func (s *Service) Drain(drain bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.draining = drain
+}
+
+// Ready is why no sessions are opened here; nil when they are.
+func (s *Service) Ready() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unready()
+}
+
+// unready is Ready for whoever has the lock.
+func (s *Service) unready() error {
+	switch {
+	case s.shutting:
+		return problem.New(problem.ShuttingDown, "try again when clawjail runs again", "clawjail is being stopped")
+	case s.draining:
+		return problem.New(problem.NodeDraining, "ask another control plane; to have this one open sessions again: clawjail node resume NODE", "this control plane opens no new sessions")
+	}
+	return nil
 }
 
 // Shutdown closes every session, empties the pool, and returns when nothing is left or when ctx ends. No session can be

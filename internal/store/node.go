@@ -28,6 +28,8 @@ type Node struct {
 	StoppedAt time.Time
 	// LostAt is when the others gave the run up, which then ends; zero otherwise.
 	LostAt time.Time
+	// DrainingAt is since when the run opens no new sessions; zero while it does.
+	DrainingAt time.Time
 	// ReadAt is when the row was read.
 	ReadAt time.Time
 }
@@ -49,6 +51,9 @@ type Nodes interface {
 	SeeNode(ctx context.Context, name, run string) error
 	// StopNode notes that a run has ended in order. A run that does not have its name any more changes nothing.
 	StopNode(ctx context.Context, name, run string) error
+	// DrainNode notes that a run is to open no new sessions, or to open them again. It returns ErrNotFound when no run of that name
+	// goes on.
+	DrainNode(ctx context.Context, name string, drain bool) error
 	// LoseNode gives a run up of which nothing was heard for as long. It returns ErrNotFound when there is none.
 	LoseNode(ctx context.Context, name, run string, silent time.Duration) error
 	// ReleaseLostLeases gives back every lease of a run that is lost, and none of one that has followed it.

@@ -23,11 +23,11 @@ import (
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/grant"
-	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/op"
+	"github.com/clawjail/clawjail/internal/peer"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/store"
@@ -36,18 +36,18 @@ import (
 )
 
 // nodesOf are the states of the control planes that one of them lists.
-func nodesOf(b *testkit.Installation) map[string]health.NodeState {
+func nodesOf(b *testkit.Installation) map[string]peer.NodeState {
 	b.T.Helper()
 	out, err := b.Run(b.T.Context(), "node", "ls", "--json")
 	if err != nil {
 		b.T.Logf("list the nodes: %v: %s", err, out)
 		return nil
 	}
-	var all []health.Node
+	var all []peer.Node
 	if err := json.Unmarshal([]byte(out), &all); err != nil {
 		b.T.Fatalf("%v: %s", err, out)
 	}
-	states := map[string]health.NodeState{}
+	states := map[string]peer.NodeState{}
 	for _, n := range all {
 		states[n.Name] = n.State
 	}
@@ -60,13 +60,13 @@ func TestControlPlanesOfOneDatabaseKnowOfEachOther(t *testing.T) {
 		return instance.Options{Settings: testkit.NoPool + database + "node: " + node + "\n"}
 	}
 	first, second := testkit.Start(t, named("first")), testkit.Start(t, named("second"))
-	are := func(b *testkit.Installation, within time.Duration, name string, want health.NodeState) {
+	are := func(b *testkit.Installation, within time.Duration, name string, want peer.NodeState) {
 		t.Helper()
 		testenv.Eventually(t, within, func() bool { return nodesOf(b)[name] == want }, name+" is "+string(want))
 	}
 	for _, b := range []*testkit.Installation{first, second} {
-		are(b, 5*time.Second, "first", health.NodeAlive)
-		are(b, 5*time.Second, "second", health.NodeAlive)
+		are(b, 5*time.Second, "first", peer.NodeAlive)
+		are(b, 5*time.Second, "second", peer.NodeAlive)
 	}
 
 	// The name of one that is there is nobody else's.
@@ -80,25 +80,25 @@ func TestControlPlanesOfOneDatabaseKnowOfEachOther(t *testing.T) {
 	if err := syscall.Kill(serve, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, 10*time.Second, func() bool { return nodesOf(second)["second"] == health.NodeAlive }, "the second one answers again")
+	testenv.Eventually(t, 10*time.Second, func() bool { return nodesOf(second)["second"] == peer.NodeAlive }, "the second one answers again")
 
 	// Nothing is heard of one that stands still.
 	serve = second.Victims("serve")[0]
 	if err := syscall.Kill(serve, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	are(first, 30*time.Second, "second", health.NodeLost)
+	are(first, 30*time.Second, "second", peer.NodeLost)
 	if err := syscall.Kill(serve, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	are(first, 30*time.Second, "second", health.NodeAlive)
+	are(first, 30*time.Second, "second", peer.NodeAlive)
 
 	if err := second.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	are(first, 5*time.Second, "second", health.NodeStopped)
+	are(first, 5*time.Second, "second", peer.NodeStopped)
 	twin.Up()
-	are(first, 5*time.Second, "second", health.NodeAlive)
+	are(first, 5*time.Second, "second", peer.NodeAlive)
 }
 
 // sharing makes two control planes of one database that reach each other. They have the same keys when together says so.
@@ -250,7 +250,7 @@ func TestEachControlPlaneAnswersForTheSessionsOfAll(t *testing.T) {
 	if err := syscall.Kill(serve, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, 30*time.Second, func() bool { return nodesOf(second)["first"] == health.NodeLost }, "the first one is lost")
+	testenv.Eventually(t, 30*time.Second, func() bool { return nodesOf(second)["first"] == peer.NodeLost }, "the first one is lost")
 	testenv.Eventually(t, 5*time.Second, func() bool {
 		_, err := second.API.Get(t.Context(), id)
 		return problem.CodeOf(err) == problem.NodeLost
@@ -264,7 +264,7 @@ func TestEachControlPlaneAnswersForTheSessionsOfAll(t *testing.T) {
 	}
 	testenv.Eventually(t, 30*time.Second, func() bool {
 		_, err := second.API.Get(t.Context(), id)
-		return problem.CodeOf(err) == problem.NotFound && nodesOf(first)["first"] == health.NodeAlive
+		return problem.CodeOf(err) == problem.NotFound && nodesOf(first)["first"] == peer.NodeAlive
 	}, "it starts anew, without its sessions")
 }
 
@@ -306,6 +306,85 @@ func TestWhatIsRevokedAtOneControlPlaneEndsAtTheOthers(t *testing.T) {
 	}
 }
 
+// An update of one after the other ends no session.
+func TestAControlPlaneThatDrainsEndsNoSession(t *testing.T) {
+	first, second := sharing(t, true)
+	id := first.Open(api.OpenRequest{})
+	ready := func(b *testkit.Installation) int {
+		t.Helper()
+		answer, err := http.Get(b.URL() + "/v1/ready")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		return answer.StatusCode
+	}
+	if got := ready(first); got != http.StatusOK {
+		t.Fatalf("before it is %d", got)
+	}
+	if out, err := second.Run(t.Context(), "node", "drain", "first"); err != nil || !strings.Contains(out, "first opens no new sessions, and has 1 session") {
+		t.Fatalf("%v: %s", err, out)
+	}
+	testenv.Eventually(t, 5*time.Second, func() bool { return ready(first) == http.StatusServiceUnavailable }, "it is not ready")
+	_, err := first.API.Open(t.Context(), api.OpenRequest{})
+	testkit.ExpectCode(t, err, problem.NodeDraining)
+	for _, b := range []*testkit.Installation{first, second} { // which goes on, whoever is asked
+		if picture, err := b.API.Picture(t.Context(), id, browser.Screenshot{}); err != nil || len(picture) < 100 {
+			t.Errorf("a picture has %d bytes: %v", len(picture), err)
+		}
+	}
+	if got := nodesOf(second); got["first"] != peer.NodeDraining || got["second"] != peer.NodeAlive || ready(second) != http.StatusOK {
+		t.Errorf("they are %v, and the other one is %d", got, ready(second))
+	}
+	other := second.Open(api.OpenRequest{})
+
+	waited := make(chan string, 1)
+	go func() {
+		out, err := second.Run(t.Context(), "node", "drain", "first", "--wait", "1m")
+		waited <- fmt.Sprint(out, err)
+	}()
+	select {
+	case said := <-waited:
+		t.Fatalf("it does not wait for the session: %s", said)
+	case <-time.After(5 * time.Second):
+	}
+	if err := second.API.Close(t.Context(), id, true); err != nil {
+		t.Fatal(err)
+	}
+	if said := <-waited; !strings.HasSuffix(said, "<nil>") {
+		t.Fatal(said)
+	}
+	if err := first.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first.Up()
+	if got := ready(first); got != http.StatusOK {
+		t.Errorf("started again it is %d", got)
+	}
+	first.Close(first.Open(api.OpenRequest{}))
+	if got, err := first.API.Get(t.Context(), other); err != nil || got.State != session.StateReady {
+		t.Errorf("the session of the other one is %+v: %v", got, err)
+	}
+
+	// It is asked for and taken back by name, and on record.
+	for _, args := range [][]string{{"node", "drain", "second"}, {"node", "resume", "second"}} {
+		if out, err := second.Run(t.Context(), args...); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if args[1] == "drain" {
+			_, err := second.API.Open(t.Context(), api.OpenRequest{})
+			testkit.ExpectCode(t, err, problem.NodeDraining)
+		}
+	}
+	second.Close(second.Open(api.OpenRequest{}))
+	if out, err := first.Run(t.Context(), "node", "drain", "nobody"); err == nil || !strings.Contains(err.Error(), problem.NotFound) {
+		t.Errorf("one that is not there: %v, %s", err, out)
+	}
+	if rows := second.Rows("--action", "node.resume"); len(rows) == 0 || rows[0].Target != "second" {
+		t.Errorf("on record is %+v", rows)
+	}
+}
+
 func TestTheAccountsOfANodeThatIsLostAreFree(t *testing.T) {
 	first, second := sharing(t, true)
 	jar := filepath.Join(t.TempDir(), "cookies.txt")
@@ -342,7 +421,7 @@ func TestTheAccountsOfANodeThatIsLostAreFree(t *testing.T) {
 	}
 	testenv.Eventually(t, 30*time.Second, func() bool {
 		left, err := first.API.List(t.Context(), false)
-		return err == nil && len(left) == 1 && nodesOf(first)["first"] == health.NodeAlive // that of the second
+		return err == nil && len(left) == 1 && nodesOf(first)["first"] == peer.NodeAlive // that of the second
 	}, "it starts anew")
 	testkit.ExpectCode(t, open(first), problem.AccountBusy)
 }

@@ -95,6 +95,7 @@ func TestOtherProcessesAreToldOfChanges(t *testing.T) {
 		{"an agent that is revoked", second.RevokeAgent(t.Context(), "a1", at), store.ChangedKeys},
 		{"an operator that is revoked", second.RevokeOperator(t.Context(), "o1", at), store.ChangedKeys},
 		{"a sign-in that ends", second.DeleteSignIn(t.Context(), "s1"), store.ChangedSignIns},
+		{"a node that is to drain", second.DrainNode(t.Context(), "n", true), store.ChangedNodes},
 		{"a node that is lost", second.LoseNode(t.Context(), "n", "r", 0), store.ChangedNodes},
 		{"a change of its own", first.CreateEntry(t.Context(), ruleEntry("e2")), store.ChangedEntries},
 	} {

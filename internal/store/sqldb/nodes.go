@@ -15,7 +15,7 @@ func (db *Tables) StartNode(ctx context.Context, n store.Node, former string, al
 	now := db.dialect.Ago("0")
 	return db.changeOr(ctx, errOccupied, "start node", `INSERT INTO nodes (name, run, version, address, peer_address, started_at, seen_at)
 		VALUES ($1, $2, $3, $4, $7, `+now+`, `+now+`)
-		ON CONFLICT (name) DO UPDATE SET run = $2, version = $3, address = $4, peer_address = $7, started_at = `+now+`, seen_at = `+now+`, stopped_at = NULL, lost_at = NULL
+		ON CONFLICT (name) DO UPDATE SET run = $2, version = $3, address = $4, peer_address = $7, started_at = `+now+`, seen_at = `+now+`, stopped_at = NULL, lost_at = NULL, draining_at = NULL
 		WHERE nodes.stopped_at IS NOT NULL OR nodes.lost_at IS NOT NULL OR nodes.run = $5 OR nodes.seen_at <= `+db.dialect.Ago("$6"), n.Name, n.Run, n.Version, n.Address, former, alive.Microseconds(), n.PeerAddress)
 }
 
@@ -23,6 +23,14 @@ func (db *Tables) StartNode(ctx context.Context, n store.Node, former string, al
 func (db *Tables) SeeNode(ctx context.Context, name, run string) error {
 	return db.changeOne(ctx, "see node", `UPDATE nodes SET seen_at = `+db.dialect.Ago("0")+` WHERE name = $1 AND run = $2 AND stopped_at IS NULL AND lost_at IS NULL
 		AND `+db.dialect.Hasty, name, run)
+}
+
+func (db *Tables) DrainNode(ctx context.Context, name string, drain bool) error {
+	since := "NULL"
+	if drain {
+		since = "coalesce(draining_at, " + db.dialect.Ago("0") + ")"
+	}
+	return db.changeOne(ctx, "drain node", `UPDATE nodes SET draining_at = `+since+` WHERE name = $1 AND stopped_at IS NULL AND lost_at IS NULL`, name)
 }
 
 func (db *Tables) LoseNode(ctx context.Context, name, run string, silent time.Duration) error {
@@ -42,9 +50,9 @@ func (db *Tables) StopNode(ctx context.Context, name, run string) error {
 
 func (db *Tables) ListNodes(ctx context.Context) ([]store.Node, error) {
 	return list(ctx, db, "list nodes", func(row Scanner) (n store.Node, err error) {
-		err = row.Scan(&n.Name, &n.Run, &n.Version, &n.Address, &n.PeerAddress, moment{&n.StartedAt}, moment{&n.SeenAt}, moment{&n.StoppedAt}, moment{&n.LostAt}, moment{&n.ReadAt})
+		err = row.Scan(&n.Name, &n.Run, &n.Version, &n.Address, &n.PeerAddress, moment{&n.StartedAt}, moment{&n.SeenAt}, moment{&n.StoppedAt}, moment{&n.LostAt}, moment{&n.DrainingAt}, moment{&n.ReadAt})
 		return n, err
-	}, `SELECT name, run, version, address, peer_address, started_at, seen_at, stopped_at, lost_at, `+db.dialect.Ago("0")+` FROM nodes ORDER BY name`)
+	}, `SELECT name, run, version, address, peer_address, started_at, seen_at, stopped_at, lost_at, draining_at, `+db.dialect.Ago("0")+` FROM nodes ORDER BY name`)
 }
 
 func (db *Tables) DeleteNodesSilent(ctx context.Context, longer time.Duration) (int, error) {

@@ -42,8 +42,27 @@ func testNodes(t *testing.T, s store.Store) {
 		t.Errorf("after it was seen it is %+v", seen)
 	}
 
-	// One that is silent for long enough is followed, and is not any more.
+	// One drains from the first time that it is asked on.
+	must(t, s.DrainNode(ctx, "b", true))
+	drained := list(1)[0].DrainingAt
+	time.Sleep(2 * time.Millisecond)
+	must(t, s.DrainNode(ctx, "b", true))
+	must(t, s.SeeNode(ctx, "b", "run-1"))
+	if again := list(1)[0].DrainingAt; drained.IsZero() || !again.Equal(drained) {
+		t.Errorf("it drains since %s, and asked once more since %s", drained, again)
+	}
+	must(t, s.DrainNode(ctx, "b", false))
+	if n := list(1)[0]; !n.DrainingAt.IsZero() {
+		t.Errorf("it drains still: %+v", n)
+	}
+	must(t, s.DrainNode(ctx, "b", true))
+	wantError(t, "a name that nobody has", s.DrainNode(ctx, "a", true), store.ErrNotFound)
+
+	// One that is silent for long enough is followed, and is not any more. Nobody has asked the one that follows to drain.
 	must(t, s.StartNode(ctx, twin, "", 0))
+	if n := list(1)[0]; !n.DrainingAt.IsZero() {
+		t.Errorf("a new run drains: %+v", n)
+	}
 	if second := list(1)[0]; second.Run != "run-2" || second.Version != "v1.0.1" || second.Address != "" || !second.StartedAt.After(first.StartedAt) {
 		t.Errorf("the one that follows is %+v", second)
 	}
@@ -64,6 +83,7 @@ func testNodes(t *testing.T, s store.Store) {
 	if again := list(1)[0]; !again.StoppedAt.Equal(stopped.StoppedAt) {
 		t.Errorf("stopped twice it is %+v", again)
 	}
+	wantError(t, "one that has stopped", s.DrainNode(ctx, "b", true), store.ErrNotFound)
 	wantError(t, "one that has stopped", s.SeeNode(ctx, "b", "run-2"), store.ErrNotFound)
 	must(t, s.StartNode(ctx, node, "", time.Hour))
 	must(t, s.StartNode(ctx, store.Node{Name: "a", Run: "run-3"}, "", time.Hour))
@@ -118,6 +138,7 @@ func testLostNodes(t *testing.T, s store.Store) {
 	wantError(t, "a run that was followed", s.LoseNode(ctx, "b", "run-1", 0), store.ErrNotFound)
 	must(t, s.LoseNode(ctx, "b", "run-2", 0))
 	wantError(t, "one that is lost", s.LoseNode(ctx, "b", "run-2", 0), store.ErrNotFound)
+	wantError(t, "the lost one", s.DrainNode(ctx, "b", true), store.ErrNotFound)
 	wantError(t, "the lost one", s.SeeNode(ctx, "b", "run-2"), store.ErrNotFound)
 	all, err := s.ListNodes(ctx)
 	must(t, err)
