@@ -202,7 +202,7 @@ func (m *memory) AuditSizes(context.Context) ([]store.AuditSize, error) {
 	return store.SizesOf(m.rows), nil
 }
 
-func (m *memory) TrimAudit(_ context.Context, node string, upTo int64) (int, error) {
+func (m *memory) TrimAudit(_ context.Context, node string, upTo int64, _ store.Duty) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	before := len(m.rows)

@@ -36,7 +36,7 @@ func (l *Log) recover(ctx context.Context) (err error) {
 			outcome, known = l.options.Settle(ctx, intent)
 		}
 		if !known {
-			outcome = Outcome{Result: Unknown, Detail: NewDetail(Fields{"reason": "the process ended before the outcome was recorded"})}
+			outcome = neverTold()
 		}
 		row := mend(outcomeRow(intent, outcome))
 		stamp(&row, l.options.Now())
@@ -51,6 +51,29 @@ func (l *Log) recover(ctx context.Context) (err error) {
 		l.options.Log.Warn("intents of a process that ended were closed", "count", len(open))
 	}
 	return nil
+}
+
+// neverTold is the outcome of an intent that nobody has told.
+func neverTold() Outcome {
+	return Outcome{Result: Unknown, Detail: NewDetail(Fields{"reason": "the process ended before the outcome was recorded"})}
+}
+
+// CloseIntents writes an outcome for every intent of another node that has none, because that one is gone. When it is not, and
+// writes an outcome later, there are two.
+func (l *Log) CloseIntents(ctx context.Context, node string) (closed int, err error) {
+	open, err := l.options.Store.OpenIntents(ctx, node)
+	if err != nil {
+		return 0, err
+	}
+	for _, intent := range open {
+		row := mend(outcomeRow(intent, neverTold()))
+		stamp(&row, l.options.Now())
+		if err := l.await(ctx, newEntry(row, kindEvent)); err != nil {
+			return closed, err
+		}
+		closed++
+	}
+	return closed, nil
 }
 
 func startError(err error) error {

@@ -20,8 +20,9 @@ type Retention struct {
 	OlderThan time.Time
 	// Actor is who asks, Why the reason; both stand in the tombstone.
 	Actor, Why string
-	// Node is another node's, which no longer runs; empty is this one.
+	// Node is another node's, which no longer runs; empty is this one. Duty is what allows to trim it, and may be lost.
 	Node string
+	Duty store.Duty
 }
 
 // Trimmed is what [Log.Trim] did.
@@ -70,7 +71,7 @@ func (l *Log) Trim(ctx context.Context, r Retention) (Trimmed, error) {
 	out.From = first[0].Seq
 	for out.To < last.Seq {
 		upTo := min(max(out.To, first[0].Seq-1)+trimRows, last.Seq)
-		n, err := rows.TrimAudit(ctx, r.Node, upTo)
+		n, err := rows.TrimAudit(ctx, r.Node, upTo, r.Duty)
 		if err != nil {
 			return out, fmt.Errorf("remove rows of the audit log: %w", err)
 		}

@@ -153,11 +153,11 @@ type failing struct {
 	after int64
 }
 
-func (f *failing) TrimAudit(ctx context.Context, node string, upTo int64) (int, error) {
+func (f *failing) TrimAudit(ctx context.Context, node string, upTo int64, duty store.Duty) (int, error) {
 	if f.after == 0 {
-		return f.memory.TrimAudit(ctx, node, upTo)
+		return f.memory.TrimAudit(ctx, node, upTo, duty)
 	}
-	n, err := f.memory.TrimAudit(ctx, node, f.after)
+	n, err := f.memory.TrimAudit(ctx, node, f.after, duty)
 	return n, errors.Join(err, store.Unavailable(errors.New("stopped")))
 }
 
@@ -176,6 +176,36 @@ func TestRetentionDoesNotHideARemoval(t *testing.T) {
 	if len(w.store.all()) != 7 {
 		t.Error("rows were removed")
 	}
+}
+
+func TestTheIntentsOfANodeThatIsGoneAreClosedByAnother(t *testing.T) {
+	w, _ := aging(t)
+	l := w.open()
+	for _, action := range []string{"done", "open"} { // the second waits for the outcome of the first
+		pending, err := l.Begin(t.Context(), Intent{Action: action, Actor: "operator:1", Session: "s1", Target: "example.com"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if action == "done" {
+			pending.End(Outcome{Result: OK})
+		}
+	}
+	second := newWorld(t)
+	second.options.Store, second.options.Key, second.options.Checkpoints, second.options.Now = w.store, w.options.Key, w.keeper, w.options.Now
+	second.options.Node = "n2"
+	other := second.open()
+	for n, want := range []int{1, 0} {
+		if closed, err := other.CloseIntents(t.Context(), "n1"); err != nil || closed != want {
+			t.Errorf("time %d: %d were closed, want %d (%v)", n, closed, want, err)
+		}
+	}
+	rows := w.store.all()
+	if last := rows[len(rows)-1]; last.Node != "n2" || last.Phase != PhaseOutcome || last.Action != "open" || last.Result != string(Unknown) || last.Session != "s1" || last.Target != "example.com" {
+		t.Errorf("the outcome is %+v", last)
+	}
+	second.close(other)
+	w.close(l)
+	w.sound()
 }
 
 func TestTheRowsOfANodeThatIsGoneAreTrimmedByAnother(t *testing.T) {

@@ -83,9 +83,10 @@ type plane struct {
 
 	node    string
 	nodeRun string // see [store.Node]
-	// nodeLook is for what another control plane wants of this one.
-	nodeLook wake.Signal
-	nodes    *peer.Nodes
+	// nodeLook is for what another control plane wants of this one, and goneLook for one that is gone.
+	nodeLook, goneLook wake.Signal
+
+	nodes *peer.Nodes
 	// nodesSecret is the one by which nodes know each other, and peers are the others; nil with a database of this node alone.
 	nodesSecret secret.Value
 	peers       *peer.Peers
@@ -182,7 +183,7 @@ func Run(ctx context.Context, o Options) error {
 		all = append(all, part{name: "beside", start: nothing,
 			run: func(p *plane, ctx context.Context) error { return run(ctx, p.gateway.Gateway) }})
 	}
-	return live(ctx, &plane{Options: o, nodeLook: wake.New()}, all)
+	return live(ctx, &plane{Options: o, nodeLook: wake.New(), goneLook: wake.New()}, all)
 }
 
 // live makes the parts, runs them until ctx ends or one of them fails, and ends those that were made.

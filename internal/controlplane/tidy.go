@@ -2,9 +2,12 @@ package controlplane
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/store"
 )
 
 const (
@@ -18,6 +21,10 @@ const (
 	reserveBytes = 64 << 20
 	reserveFirst = time.Minute
 	reserveEvery = 10 * time.Minute
+	// recordsOfGone is the duty to tidy the records of nodes that are gone. A node that does it looks every goneEvery, and when a node
+	// comes or goes.
+	recordsOfGone = "records of nodes that are gone"
+	goneEvery     = time.Minute
 	// system is who does what nobody asked for.
 	system = "system"
 )
@@ -25,7 +32,9 @@ const (
 // tidy removes what is too old, and records what the host daemon has reaped by itself, until ctx ends.
 func (p *plane) tidy(ctx context.Context) error {
 	reaping, old, reserving := time.NewTicker(reapedEvery), time.NewTimer(tidyFirst), time.NewTimer(reserveFirst)
+	gone := time.NewTicker(goneEvery)
 	defer reaping.Stop()
+	defer gone.Stop()
 	defer old.Stop()
 	defer reserving.Stop()
 	var seen reaped
@@ -36,7 +45,12 @@ func (p *plane) tidy(ctx context.Context) error {
 			seen.ask(ctx, p)
 		case <-old.C:
 			p.removeOld(ctx)
+			p.tidyGone(ctx, true)
 			old.Reset(tidyEvery)
+		case <-gone.C:
+			p.tidyGone(ctx, false)
+		case <-p.goneLook:
+			p.tidyGone(ctx, false)
 		case <-reserving.C:
 			p.reserve(ctx)
 			reserving.Reset(reserveEvery)
@@ -93,6 +107,53 @@ func (p *plane) removeOld(ctx context.Context) {
 	} else if gone.Rows > 0 {
 		p.Log.Info("old audit rows removed", "rows", gone.Rows, "from", gone.From, "to", gone.To)
 	}
+}
+
+// tidyGone closes the intents of nodes that are lost or have stopped and, when old says so, removes old records of those that are not
+// listed any more. One node does it for all.
+func (p *plane) tidyGone(ctx context.Context, old bool) {
+	if p.Config.Database == "" && !old {
+		return // nobody else is there
+	}
+	ctx, cancel := context.WithTimeout(ctx, tidyEvery)
+	defer cancel()
+	duty, err := p.store.TakeDuty(ctx, recordsOfGone, p.node, p.nodeRun, 2*goneEvery)
+	if errors.Is(err, store.ErrExists) {
+		return
+	}
+	nodes, listErr := p.store.ListNodes(ctx)
+	names, namesErr := p.store.AuditNodes(ctx)
+	if err := errors.Join(err, listErr, namesErr); err != nil {
+		p.Log.Warn("look for records of nodes that are gone", "error", err)
+		return
+	}
+	for _, name := range names {
+		at := slices.IndexFunc(nodes, func(n store.Node) bool { return n.Name == name })
+		listed := at >= 0
+		if name == p.node || listed && nodes[at].StoppedAt.IsZero() && nodes[at].LostAt.IsZero() {
+			continue
+		}
+		if !listed && !p.silentForLong(ctx, name) {
+			continue // of a version that did not say that it is there
+		}
+		if closed, err := p.audit.CloseIntents(ctx, name); err != nil {
+			p.Log.Warn("close the intents of a node that is gone", "node", name, "error", err)
+		} else if closed > 0 {
+			p.Log.Info("intents of a node that is gone were closed", "node", name, "count", closed)
+		}
+		if listed || !old {
+			continue // it trims its own records when it comes back
+		}
+		if _, err := p.audit.Trim(ctx, audit.Retention{Node: name, Duty: duty, OlderThan: p.Now().Add(-p.Config.Audit.Keep), Actor: system, Why: "audit.keep"}); err != nil {
+			p.Log.Warn("remove old audit rows of a node that is gone", "node", name, "error", err)
+		}
+	}
+}
+
+// silentForLong says whether the last record of a node is older than a node is listed.
+func (p *plane) silentForLong(ctx context.Context, node string) bool {
+	last, err := p.store.LastAudit(ctx, node)
+	return err == nil && p.Now().Sub(last.Time) > nodeKept
 }
 
 // reaped brings what the host daemon has removed by itself into the audit log. The zero value has seen nothing.

@@ -42,6 +42,13 @@ func (n Node) Lost() bool {
 	return n.StoppedAt.IsZero() && (!n.LostAt.IsZero() || n.Silence() > NodeAlive)
 }
 
+// Duty is what one of the nodes does for all. Its number rises when another run takes it, so that a run that has lost it without
+// noticing changes nothing any more. The zero Duty is none.
+type Duty struct {
+	Name   string
+	Number int64
+}
+
 // Nodes of the database.
 type Nodes interface {
 	// StartNode notes that a run begins; its times are set. It returns ErrExists while another run of that name goes on: one that has
@@ -58,6 +65,9 @@ type Nodes interface {
 	LoseNode(ctx context.Context, name, run string, silent time.Duration) error
 	// ReleaseLostLeases gives back every lease of a run that is lost, and none of one that has followed it.
 	ReleaseLostLeases(ctx context.Context, name, run string) error
+	// TakeDuty has a run do a duty for as long, or longer when it has it already. It returns ErrExists while another run has it that
+	// goes on.
+	TakeDuty(ctx context.Context, name, node, run string, term time.Duration) (Duty, error)
 	// ListNodes by name.
 	ListNodes(ctx context.Context) ([]Node, error)
 	// DeleteNodesSilent removes those that have not been heard of for longer, and says how many.

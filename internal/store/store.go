@@ -384,8 +384,9 @@ type Audit interface {
 	OpenIntents(ctx context.Context, node string) ([]AuditRow, error)
 	// TrimAudit removes a node's rows up to and including a seq. It is for retention, which appends a tombstone
 	// first: the tombstone names what goes. The newest row therefore always stays, and a seq that would take it is
-	// ErrInvalid. Nothing else removes or changes a row; the database refuses it.
-	TrimAudit(ctx context.Context, node string, upTo int64) (removed int, err error)
+	// ErrInvalid. With a duty that another run has taken meanwhile it is ErrNotFound. Nothing else removes or changes a row; the
+	// database refuses it.
+	TrimAudit(ctx context.Context, node string, upTo int64, duty Duty) (removed int, err error)
 }
 
 // Entry is one thing that operators decided about what agents may reach: a rule, a service, a model provider, settings,

@@ -244,8 +244,16 @@ func TestEachControlPlaneAnswersForTheSessionsOfAll(t *testing.T) {
 		t.Error("its DevTools client is still attached")
 	}
 
-	// The sessions of one that is lost are lost.
+	// The sessions of one that is lost are lost, and what was under way there is on record as unknown.
 	id = first.Open(api.OpenRequest{})
+	if token, err = first.API.SessionToken(t.Context(), id, api.TokenRequest{Scope: identity.ScopeCDP}); err != nil {
+		t.Fatal(err)
+	}
+	last, _, err := websocket.Dial(t.Context(), token.WSURL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = last.CloseNow() }()
 	serve := first.Victims("serve")[0]
 	if err := syscall.Kill(serve, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -259,6 +267,11 @@ func TestEachControlPlaneAnswersForTheSessionsOfAll(t *testing.T) {
 		t.Errorf("the other lists %+v: %v", listed, err)
 	}
 	testenv.Eventually(t, 30*time.Second, func() bool { return len(second.Rows("--action", "node.lost")) == 1 }, "it is given up")
+	testenv.Eventually(t, 30*time.Second, func() bool {
+		rows := second.Rows("--action", string(identity.SessionAttach), "--session", id, "--result", "unknown")
+		return len(rows) == 1 && rows[0].Node == "second"
+	}, "what was under way there has an end")
+	_ = last.CloseNow()
 	if err := syscall.Kill(serve, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}

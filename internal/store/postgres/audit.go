@@ -132,9 +132,15 @@ func (db *DB) walk(ctx context.Context, node string, from int64, visit func(stor
 }
 
 // TrimAudit: the two settings are what lets the triggers pass; they end with the transaction.
-func (db *DB) TrimAudit(ctx context.Context, node string, upTo int64) (int, error) {
+func (db *DB) TrimAudit(ctx context.Context, node string, upTo int64, duty store.Duty) (int, error) {
 	var removed int64
 	err := db.change(ctx, "trim the audit log", func(tx pgx.Tx) error {
+		if duty != (store.Duty{}) {
+			// Nobody takes it until the transaction has ended.
+			if err := tx.QueryRow(ctx, `SELECT number FROM duties WHERE name = $1 AND number = $2 FOR SHARE`, duty.Name, duty.Number).Scan(&duty.Number); err != nil {
+				return err
+			}
+		}
 		newest, err := newestSeq(ctx, tx, node)
 		if err != nil {
 			return err

@@ -30,7 +30,7 @@ func TestGuardOfTheLogEndsWithTheTrim(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, upTo := range []int64{3, 5} {
-		if removed, err := db.TrimAudit(t.Context(), "n1", upTo); err != nil || removed == 0 {
+		if removed, err := db.TrimAudit(t.Context(), "n1", upTo, store.Duty{}); err != nil || removed == 0 {
 			t.Fatalf("removed %d, %v", removed, err)
 		}
 		for _, conn := range db.pool.AcquireAllIdle(t.Context()) {

@@ -2,6 +2,7 @@ package sqldb
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"time"
 
@@ -41,6 +42,26 @@ func (db *Tables) LoseNode(ctx context.Context, name, run string, silent time.Du
 func (db *Tables) ReleaseLostLeases(ctx context.Context, name, run string) error {
 	return db.add(ctx, "release leases of a lost node", `DELETE FROM leases WHERE node = $1
 		AND EXISTS (SELECT 1 FROM nodes WHERE name = $1 AND run = $2 AND lost_at IS NOT NULL)`, name, run)
+}
+
+func (db *Tables) TakeDuty(ctx context.Context, name, node, run string, term time.Duration) (store.Duty, error) {
+	duty := store.Duty{Name: name}
+	if err := store.Text(name, node, run); err != nil {
+		return duty, err
+	}
+	now, until := db.dialect.Ago("0"), db.dialect.Ago("$4")
+	err := db.dialect.Change(ctx, "take a duty", func(ctx context.Context, q Querier) error {
+		err := q.QueryRowContext(ctx, `INSERT INTO duties (name, node, run, number, until) VALUES ($1, $2, $3, 1, `+until+`)
+			ON CONFLICT (name) DO UPDATE SET node = $2, run = $3, until = `+until+`, number = duties.number + CASE WHEN duties.run = $3 THEN 0 ELSE 1 END
+			WHERE duties.run = $3 OR duties.until <= `+now+` OR NOT EXISTS (SELECT 1 FROM nodes WHERE nodes.name = duties.node AND nodes.run = duties.run
+				AND stopped_at IS NULL AND lost_at IS NULL)
+			RETURNING number`, name, node, run, -term.Microseconds()).Scan(&duty.Number)
+		if errors.Is(err, sql.ErrNoRows) {
+			return errOccupied
+		}
+		return err
+	})
+	return duty, err
 }
 
 func (db *Tables) StopNode(ctx context.Context, name, run string) error {

@@ -130,9 +130,14 @@ func (db *DB) WalkAudit(ctx context.Context, node string, from int64) iter.Seq2[
 }
 
 // TrimAudit: the row in audit_trim is what lets the triggers pass; nobody else ever sees it.
-func (db *DB) TrimAudit(ctx context.Context, node string, upTo int64) (int, error) {
+func (db *DB) TrimAudit(ctx context.Context, node string, upTo int64, duty store.Duty) (int, error) {
 	var removed int64
 	err := db.change(ctx, "trim the audit log", func(ctx context.Context, tx *sql.Tx) error {
+		if duty != (store.Duty{}) {
+			if err := tx.QueryRowContext(ctx, `SELECT number FROM duties WHERE name = $1 AND number = $2`, duty.Name, duty.Number).Scan(&duty.Number); err != nil {
+				return err
+			}
+		}
 		newest, err := newestSeq(ctx, tx, node)
 		if err != nil {
 			return err

@@ -145,7 +145,7 @@ func TestGuardOfTheLogEndsWithTheTrim(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, upTo := range []int64{3, 3, 9} {
-		if _, err := db.TrimAudit(t.Context(), "n1", upTo); (err != nil) != (upTo == 9) {
+		if _, err := db.TrimAudit(t.Context(), "n1", upTo, store.Duty{}); (err != nil) != (upTo == 9) {
 			t.Errorf("trim to %d: %v", upTo, err)
 		}
 		var guards int

@@ -202,7 +202,7 @@ func testAuditWalkSeesOneState(t *testing.T, s store.Store) {
 		must(t, err)
 		if len(seen) == 0 {
 			must(t, s.AppendAudit(ctx, auditRows("n1", 901, 910)))
-			check(t, "removed", 800)(s.TrimAudit(ctx, "n1", 800))
+			check(t, "removed", 800)(s.TrimAudit(ctx, "n1", 800, store.Duty{}))
 		}
 		seen = append(seen, r)
 	}
@@ -278,27 +278,27 @@ func testAuditSizes(t *testing.T, s store.Store) {
 	check(t, "sizes", store.SizesOf(rows))(s.AuditSizes(ctx))
 	wantError(t, "a gap", s.AppendAudit(ctx, auditRows("n1", 60, 60)), store.ErrGap)
 	must(t, s.AppendAudit(ctx, auditRows("n2", 1, 2)))
-	check(t, "removed", 17)(s.TrimAudit(ctx, "n1", 17))
+	check(t, "removed", 17)(s.TrimAudit(ctx, "n1", 17, store.Duty{}))
 	check(t, "sizes after some have gone", store.SizesOf(append(slices.Clone(rows[17:]), auditRows("n2", 1, 2)...)))(s.AuditSizes(ctx))
-	check(t, "removed", 22)(s.TrimAudit(ctx, "n1", 39))
+	check(t, "removed", 22)(s.TrimAudit(ctx, "n1", 39, store.Duty{}))
 	check(t, "sizes after most have gone", store.SizesOf(append(slices.Clone(rows[39:]), auditRows("n2", 1, 2)...)))(s.AuditSizes(ctx))
 }
 
 func testAuditTrim(t *testing.T, s store.Store) {
 	ctx := t.Context()
 	must(t, s.AppendAudit(ctx, append(auditRows("n1", 1, 10), auditRows("n2", 1, 3)...)))
-	check(t, "removed", 4)(s.TrimAudit(ctx, "n1", 4))
-	check(t, "removed again", 0)(s.TrimAudit(ctx, "n1", 4))
-	check(t, "removed of nothing", 0)(s.TrimAudit(ctx, "n9", 4))
-	check(t, "removed before the start", 0)(s.TrimAudit(ctx, "n1", -1))
+	check(t, "removed", 4)(s.TrimAudit(ctx, "n1", 4, store.Duty{}))
+	check(t, "removed again", 0)(s.TrimAudit(ctx, "n1", 4, store.Duty{}))
+	check(t, "removed of nothing", 0)(s.TrimAudit(ctx, "n9", 4, store.Duty{}))
+	check(t, "removed before the start", 0)(s.TrimAudit(ctx, "n1", -1, store.Duty{}))
 	for _, upTo := range []int64{10, 11, 1 << 62} {
-		_, err := s.TrimAudit(ctx, "n1", upTo)
+		_, err := s.TrimAudit(ctx, "n1", upTo, store.Duty{})
 		wantError(t, fmt.Sprint("the newest row, by trimming to ", upTo), err, store.ErrInvalid)
 	}
 	same(t, "what is left", walk(t, s, "n1", 1), auditRows("n1", 5, 10))
 	same(t, "the other node", walk(t, s, "n2", 1), auditRows("n2", 1, 3))
 	wantError(t, "a removed row again", s.AppendAudit(ctx, auditRows("n1", 4, 4)), store.ErrExists)
-	check(t, "removed", 5)(s.TrimAudit(ctx, "n1", 9))
+	check(t, "removed", 5)(s.TrimAudit(ctx, "n1", 9, store.Duty{}))
 	must(t, s.AppendAudit(ctx, auditRows("n1", 11, 12)))
 	same(t, "the log goes on", walk(t, s, "n1", 1), auditRows("n1", 10, 12))
 }

@@ -158,3 +158,69 @@ func testLostNodes(t *testing.T, s store.Store) {
 	must(t, s.ReleaseNodeLeases(ctx, "b"))
 	must(t, s.StartNode(ctx, store.Node{Name: "b", Run: "run-2"}, "run-3", time.Hour))
 }
+
+// testDuties: one run at a time has a duty, until its term is over or it has ended, and it notices that it has lost it when it acts.
+func testDuties(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	must(t, s.StartNode(ctx, store.Node{Name: "a", Run: "run-a"}, "", time.Hour))
+	must(t, s.StartNode(ctx, store.Node{Name: "b", Run: "run-b"}, "", time.Hour))
+	take := func(node string, term time.Duration) (store.Duty, error) {
+		return s.TakeDuty(ctx, "tidy", node, "run-"+node, term)
+	}
+	first, err := take("a", time.Hour)
+	must(t, err)
+	check(t, "which is extended", first)(take("a", time.Hour))
+	_, err = take("b", time.Hour)
+	wantError(t, "a duty that another run has", err, store.ErrExists)
+	if other, err := s.TakeDuty(ctx, "another", "b", "run-b", time.Hour); err != nil || other.Name != "another" {
+		t.Errorf("another duty: %+v, %v", other, err)
+	}
+	must(t, s.AppendAudit(ctx, auditRows("n1", 1, 9)))
+	check(t, "removed by who has it", 1)(s.TrimAudit(ctx, "n1", 1, first))
+
+	// Its term is over.
+	check(t, "which is shortened", first)(take("a", 0))
+	time.Sleep(2 * time.Millisecond)
+	second, err := take("b", time.Hour)
+	must(t, err)
+	if second.Number <= first.Number {
+		t.Errorf("its number is %d after %d", second.Number, first.Number)
+	}
+	_, err = s.TrimAudit(ctx, "n1", 2, first)
+	wantError(t, "who has lost it", err, store.ErrNotFound)
+	check(t, "removed by the next one", 1)(s.TrimAudit(ctx, "n1", 2, second))
+	_, err = s.TrimAudit(ctx, "n1", 3, store.Duty{Name: "nobody's", Number: 1})
+	wantError(t, "a duty that nobody has", err, store.ErrNotFound)
+
+	// Who has it has stopped, or is lost, or was followed.
+	must(t, s.StopNode(ctx, "b", "run-b"))
+	third, err := take("a", time.Hour)
+	must(t, err)
+	must(t, s.LoseNode(ctx, "a", "run-a", 0))
+	must(t, s.StartNode(ctx, store.Node{Name: "b", Run: "run-b"}, "", time.Hour))
+	fourth, err := take("b", time.Hour)
+	must(t, err)
+	must(t, s.StartNode(ctx, store.Node{Name: "b", Run: "run-c"}, "run-b", time.Hour))
+	fifth, err := s.TakeDuty(ctx, "tidy", "b", "run-c", time.Hour)
+	must(t, err)
+	if third.Number <= second.Number || fourth.Number <= third.Number || fifth.Number <= fourth.Number {
+		t.Errorf("the numbers are %d, %d, %d, %d", second.Number, third.Number, fourth.Number, fifth.Number)
+	}
+	var taken atomic.Int32
+	must(t, s.StopNode(ctx, "b", "run-c"))
+	for i := range 8 {
+		must(t, s.StartNode(ctx, store.Node{Name: string(rune('c' + i)), Run: "run" + string(rune('c'+i))}, "", time.Hour))
+	}
+	race(8, func(i int) {
+		node := string(rune('c' + i))
+		switch _, err := s.TakeDuty(ctx, "tidy", node, "run"+node, time.Hour); {
+		case err == nil:
+			taken.Add(1)
+		case !errors.Is(err, store.ErrExists):
+			t.Error(err)
+		}
+	})
+	if n := taken.Load(); n != 1 {
+		t.Errorf("%d runs have it", n)
+	}
+}

@@ -213,7 +213,7 @@ func testRowsAreRefusedAfterATrim(t *testing.T, d Database) {
 	ctx := t.Context()
 	s := open(t, d)
 	must(t, s.AppendAudit(ctx, auditRows("n1", 1, 9)))
-	check(t, "removed", 2)(s.TrimAudit(ctx, "n1", 2))
+	check(t, "removed", 2)(s.TrimAudit(ctx, "n1", 2, store.Duty{}))
 	for _, statement := range []string{`DELETE FROM audit WHERE seq <= 3`, `DELETE FROM audit WHERE seq = 9`, `UPDATE audit SET seq = 2 WHERE seq = 3`} {
 		if err := d.Exec(ctx, statement); err == nil {
 			t.Errorf("the database does this after a trim:\n%s", statement)
