@@ -98,8 +98,6 @@ type Options struct {
 
 	Key         *checkpoint.Key
 	Checkpoints Checkpointer
-	// OldKeys are those that Key has replaced: retention continues what they signed.
-	OldKeys checkpoint.Keys
 
 	// Settle is asked at the start about every intent that has no outcome, which was under way when the process
 	// died: what came of it, if that can be seen. Without it, or when it does not know, the outcome is Unknown.

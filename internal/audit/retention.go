@@ -7,6 +7,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -23,6 +24,8 @@ type Retention struct {
 	// Node is another node's, which no longer runs; empty is this one. Duty is what allows to trim it, and may be lost.
 	Node string
 	Duty store.Duty
+	// Keys are those of others that have removed rows before.
+	Keys checkpoint.Keys
 }
 
 // Trimmed is what [Log.Trim] did.
@@ -56,7 +59,7 @@ func (l *Log) Trim(ctx context.Context, r Retention) (Trimmed, error) {
 		return out, err
 	}
 	grave := tombstone{Node: r.Node, From: first[0].Seq, To: last.Seq, Hash: hexHash(last.Hash), Why: r.Why}
-	if grave.From, err = l.goneFrom(ctx, r.Node, first[0]); err != nil {
+	if grave.From, err = l.goneFrom(ctx, r, first[0]); err != nil {
 		return out, err
 	}
 	detail := grave.signed(l.options.Key, r.Actor).detail()
@@ -121,7 +124,7 @@ func (l *Log) lastToTrim(ctx context.Context, r Retention) (*store.AuditRow, err
 
 // goneFrom is the first row that is gone when the rows from first on go as well: 1, or where the tombstone of those
 // that have gone already starts.
-func (l *Log) goneFrom(ctx context.Context, node string, first store.AuditRow) (int64, error) {
+func (l *Log) goneFrom(ctx context.Context, r Retention, first store.AuditRow) (int64, error) {
 	if first.Seq == 1 {
 		return 1, nil
 	}
@@ -130,13 +133,13 @@ func (l *Log) goneFrom(ctx context.Context, node string, first store.AuditRow) (
 		return 0, err
 	}
 	keys := l.options.Key.Keys()
-	maps.Copy(keys, l.options.OldKeys)
+	maps.Copy(keys, r.Keys)
 	for _, row := range graves {
 		t, err := readTombstone(row, keys)
-		if t.Node == node && t.excuses(gap{from: 1, to: first.Seq - 1, hash: first.PrevHash}) && err == nil {
+		if t.Node == r.Node && t.excuses(gap{from: 1, to: first.Seq - 1, hash: first.PrevHash}) && err == nil {
 			return t.From, nil
 		}
 	}
 	return 0, problem.New(problem.AuditBroken, "run `clawjail audit verify` and find out what happened before more is removed",
-		"rows of the audit log before number %d of %s are missing, and no tombstone of a known key says why", first.Seq, node)
+		"rows of the audit log before number %d of %s are missing, and no tombstone of a known key says why", first.Seq, r.Node)
 }

@@ -3,6 +3,7 @@ package controlplane
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"time"
 
@@ -129,5 +130,22 @@ func (p *plane) tenants() int {
 
 // verify compares the audit log with the checkpoints that the host daemon keeps.
 func (p *plane) verify(ctx context.Context) (audit.Report, error) {
-	return audit.Verify(ctx, p.store, checkpoint.ReadFile(hostd.CheckpointsPath(p.Config)), p.key.Keys())
+	keys, err := p.auditKeys(ctx)
+	if err != nil {
+		return audit.Report{}, err
+	}
+	return audit.Verify(ctx, p.store, checkpoint.ReadFile(hostd.CheckpointsPath(p.Config)), keys)
+}
+
+// auditKeys are those of all nodes.
+func (p *plane) auditKeys(ctx context.Context) (checkpoint.Keys, error) {
+	keys := checkpoint.Keys{}
+	if p.peers != nil {
+		var err error
+		if keys, err = p.peers.KnownKeys(ctx, p.store); err != nil {
+			return nil, err
+		}
+	}
+	maps.Copy(keys, p.key.Keys())
+	return keys, nil
 }

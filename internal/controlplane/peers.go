@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 
@@ -19,6 +20,9 @@ func (p *plane) openPeers(ctx context.Context) (err error) {
 	}
 	if p.peers, err = peer.New(peer.Options{Node: p.node, Secret: p.nodesSecret, Nodes: p.store.ListNodes, Log: p.Log, Now: p.Now}); err != nil {
 		return err
+	}
+	if err := p.peers.ShareKeys(ctx, p.store, p.key.Keys()); err != nil {
+		return fmt.Errorf("make the audit key known to other nodes: %w", err)
 	}
 	at := p.Config.NodeListen
 	if !at.IsValid() {

@@ -101,7 +101,11 @@ func (p *plane) removeOld(ctx context.Context) {
 	if _, err := p.store.DeleteNodesSilent(ctx, nodeKept); err != nil {
 		p.Log.Warn("remove nodes that are gone", "error", err)
 	}
-	gone, err := p.audit.Trim(ctx, audit.Retention{OlderThan: p.Now().Add(-p.Config.Audit.Keep), Actor: system, Why: "audit.keep"})
+	keys, err := p.auditKeys(ctx)
+	if err != nil {
+		p.Log.Warn("read the audit keys of other nodes", "error", err)
+	}
+	gone, err := p.audit.Trim(ctx, audit.Retention{Keys: keys, OlderThan: p.Now().Add(-p.Config.Audit.Keep), Actor: system, Why: "audit.keep"})
 	if err != nil {
 		p.Log.Warn("remove old audit rows", "error", err)
 	} else if gone.Rows > 0 {
@@ -123,7 +127,8 @@ func (p *plane) tidyGone(ctx context.Context, old bool) {
 	}
 	nodes, listErr := p.store.ListNodes(ctx)
 	names, namesErr := p.store.AuditNodes(ctx)
-	if err := errors.Join(err, listErr, namesErr); err != nil {
+	keys, keysErr := p.auditKeys(ctx)
+	if err := errors.Join(err, listErr, namesErr, keysErr); err != nil {
 		p.Log.Warn("look for records of nodes that are gone", "error", err)
 		return
 	}
@@ -144,7 +149,7 @@ func (p *plane) tidyGone(ctx context.Context, old bool) {
 		if listed || !old {
 			continue // it trims its own records when it comes back
 		}
-		if _, err := p.audit.Trim(ctx, audit.Retention{Node: name, Duty: duty, OlderThan: p.Now().Add(-p.Config.Audit.Keep), Actor: system, Why: "audit.keep"}); err != nil {
+		if _, err := p.audit.Trim(ctx, audit.Retention{Node: name, Duty: duty, Keys: keys, OlderThan: p.Now().Add(-p.Config.Audit.Keep), Actor: system, Why: "audit.keep"}); err != nil {
 			p.Log.Warn("remove old audit rows of a node that is gone", "node", name, "error", err)
 		}
 	}

@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
@@ -30,7 +29,7 @@ type authority struct {
 	node string
 	now  func() time.Time
 	root *x509.Certificate
-	key  crypto.Signer
+	key  ed25519.PrivateKey
 
 	mu     sync.Mutex // guards what follows
 	used   *tls.Certificate

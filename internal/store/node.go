@@ -49,6 +49,15 @@ type Duty struct {
 	Number int64
 }
 
+// AuditKey is the public half of a key that a node signs with in the audit log. Keys stay when their node is gone: so does what it
+// has signed.
+type AuditKey struct {
+	ID     string
+	Public []byte
+	// Voucher is a signature of who has the secret of all nodes. Without it nobody believes a row.
+	Voucher []byte
+}
+
 // Nodes of the database.
 type Nodes interface {
 	// StartNode notes that a run begins; its times are set. It returns ErrExists while another run of that name goes on: one that has
@@ -68,6 +77,10 @@ type Nodes interface {
 	// TakeDuty has a run do a duty for as long, or longer when it has it already. It returns ErrExists while another run has it that
 	// goes on.
 	TakeDuty(ctx context.Context, name, node, run string, term time.Duration) (Duty, error)
+	// PutAuditKey keeps a key, in place of one with the same id.
+	PutAuditKey(ctx context.Context, k AuditKey) error
+	// ListAuditKeys by id.
+	ListAuditKeys(ctx context.Context) ([]AuditKey, error)
 	// ListNodes by name.
 	ListNodes(ctx context.Context) ([]Node, error)
 	// DeleteNodesSilent removes those that have not been heard of for longer, and says how many.

@@ -279,6 +279,11 @@ func TestEachControlPlaneAnswersForTheSessionsOfAll(t *testing.T) {
 		_, err := second.API.Get(t.Context(), id)
 		return problem.CodeOf(err) == problem.NotFound && nodesOf(first)["first"] == peer.NodeAlive
 	}, "it starts anew, without its sessions")
+	for _, b := range []*testkit.Installation{first, second} {
+		if out, err := b.Run(t.Context(), "audit", "verify"); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	}
 }
 
 // What one control plane changes is known to the others before they look by themselves, which they do every five seconds.

@@ -64,6 +64,21 @@ func (db *Tables) TakeDuty(ctx context.Context, name, node, run string, term tim
 	return duty, err
 }
 
+func (db *Tables) PutAuditKey(ctx context.Context, k store.AuditKey) error {
+	if err := store.Text(k.ID); err != nil {
+		return err
+	}
+	return db.add(ctx, "keep an audit key", `INSERT INTO audit_keys (id, public, voucher) VALUES ($1, $2, $3)
+		ON CONFLICT (id) DO UPDATE SET public = $2, voucher = $3`, k.ID, Bytes(k.Public), Bytes(k.Voucher))
+}
+
+func (db *Tables) ListAuditKeys(ctx context.Context) ([]store.AuditKey, error) {
+	return list(ctx, db, "list audit keys", func(row Scanner) (k store.AuditKey, err error) {
+		err = row.Scan(&k.ID, blob{&k.Public}, blob{&k.Voucher})
+		return k, err
+	}, `SELECT id, public, voucher FROM audit_keys ORDER BY id`)
+}
+
 func (db *Tables) StopNode(ctx context.Context, name, run string) error {
 	now := db.dialect.Ago("0")
 	return db.changeOr(ctx, nil, "stop node", `UPDATE nodes SET seen_at = `+now+`, stopped_at = `+now+` WHERE name = $1 AND run = $2 AND stopped_at IS NULL`, name, run)

@@ -159,6 +159,20 @@ func testLostNodes(t *testing.T, s store.Store) {
 	must(t, s.StartNode(ctx, store.Node{Name: "b", Run: "run-2"}, "run-3", time.Hour))
 }
 
+// testAuditKeys: they are kept by their ids.
+func testAuditKeys(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	check(t, "no keys", []store.AuditKey(nil))(s.ListAuditKeys(ctx))
+	b := store.AuditKey{ID: "b", Public: []byte{1, 0, 2}, Voucher: []byte{3}}
+	must(t, s.PutAuditKey(ctx, b))
+	a := store.AuditKey{ID: "a", Public: []byte{4}, Voucher: []byte{5}}
+	must(t, s.PutAuditKey(ctx, a))
+	b.Voucher = []byte{6}
+	must(t, s.PutAuditKey(ctx, b))
+	check(t, "the keys", []store.AuditKey{a, b})(s.ListAuditKeys(ctx))
+	wantError(t, "an id that is no text", s.PutAuditKey(ctx, store.AuditKey{ID: "\xff"}), store.ErrInvalid)
+}
+
 // testDuties: one run at a time has a duty, until its term is over or it has ended, and it notices that it has lost it when it acts.
 func testDuties(t *testing.T, s store.Store) {
 	ctx := t.Context()

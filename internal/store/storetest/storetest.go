@@ -35,7 +35,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"EntriesExpire", testEntriesExpire}, {"EntriesRevision", testEntriesRevision}, {"InvalidEntries", testInvalidEntries},
 		{"Usage", testUsage}, {"UsageLimits", testUsageLimits}, {"UsageRace", testUsageRace}, {"InvalidUsage", testInvalidUsage},
 		{"SignIns", testSignIns}, {"Passkeys", testPasskeys}, {"PasskeyCounts", testPasskeyCounts}, {"PasskeyRace", testPasskeyRace},
-		{"Nodes", testNodes}, {"NodeRace", testNodeRace}, {"Duties", testDuties},
+		{"Nodes", testNodes}, {"NodeRace", testNodeRace}, {"Duties", testDuties}, {"AuditKeys", testAuditKeys},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, open(t)) })
 	}
