@@ -321,6 +321,10 @@ func (s *Service) outOfStanding(ctx context.Context, waits map[whose]time.Time) 
 	if err != nil {
 		return nil, err
 	}
+	nodes, err := s.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
 	byTenant := map[string]map[string]*declaration{}
 	now := s.o.Now()
 	var out []*task
@@ -336,7 +340,8 @@ func (s *Service) outOfStanding(ctx context.Context, waits map[whose]time.Time) 
 		}
 		a, is := agents[whose{own.Tenant, own.Name}]
 		d := byTenant[own.Tenant][own.Name]
-		idle := !is || !a.RevokedAt.IsZero() || d != nil && !d.damaged && timeIsOver(d.Agent, a.CreatedAt, now)
+		adopted := d.elsewhere(nodes) != nil // by another one, which has its state of now, also while it is away
+		idle := !is || !a.RevokedAt.IsZero() || adopted || d != nil && !d.damaged && timeIsOver(d.Agent, a.CreatedAt, now)
 		// A declaration that was begun and not finished is for the next sync to start.
 		if idle == k.Stopped || k.Stopped && (d == nil || d.damaged || !d.Done) {
 			continue

@@ -96,6 +96,8 @@ type SyncRequest struct {
 	Removes []string `json:"removes,omitempty"`
 	// Only limits it to these agents of the file.
 	Only []string `json:"only,omitempty"`
+	// Adopt takes over agents of the file that are on machines of control planes which are lost or have stopped.
+	Adopt bool `json:"adopt,omitempty"`
 	// KeepState keeps the volumes of what is pruned.
 	KeepState bool `json:"keep_state,omitempty"`
 }
@@ -115,6 +117,8 @@ type Status struct {
 	Name   string `json:"name"`
 	// Declared is what was declared last; nil for an agent that has only an identity.
 	Declared *clawbots.Agent `json:"declared,omitempty"`
+	// Node is the control plane whose machine has its jail, where that is another one.
+	Node string `json:"node,omitempty"`
 	// Jail is nil when no jail is kept for it.
 	Jail *jail.KeptStatus `json:"jail,omitempty"`
 	// Unwatched says that a jail is declared and that the host daemon, which watches it, does not answer: how it is is not known.
@@ -132,6 +136,9 @@ const StateUnwatched = "not watched"
 
 // StateUnfinished is that of an agent that is [Status.Unfinished] and has no jail.
 const StateUnfinished = "not finished"
+
+// StateElsewhere is that of an agent that has a [Status.Node].
+const StateElsewhere = "on another machine"
 
 // Event is something that an agent, or a process, did: a line that it printed, or that it began or ended.
 type Event struct {

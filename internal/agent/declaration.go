@@ -26,6 +26,8 @@ type declaration struct {
 	Agent clawbots.Agent `json:"agent"`
 	// ID is the agent's, also before it is made.
 	ID string `json:"id,omitempty"`
+	// Node is the control plane whose machine has the agent.
+	Node string `json:"node,omitempty"`
 	// Maker is the node that makes the agent, until it has. An agent whose making was cut is taken back by that node.
 	Maker string `json:"maker,omitempty"`
 	// Done says that everything was done.
@@ -98,8 +100,9 @@ func (s *Service) declarations(ctx context.Context, tenant string) (map[string]*
 	return out, nil
 }
 
-// put writes a declaration down, and remembers its new version.
+// put writes a declaration of an agent of this machine down, and remembers its new version.
 func (s *Service) put(ctx context.Context, tenant string, d *declaration) error {
+	d.Node = s.o.Node
 	body, err := d.body()
 	if err != nil {
 		return err

@@ -60,6 +60,10 @@ func (s *Service) statuses(ctx context.Context, tenant string, agents []store.Ag
 	if err != nil {
 		return nil, err
 	}
+	nodes, err := s.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
 	_, all, unknown := s.o.Keeper.Kept(ctx, 0, usage)
 	if unknown != nil {
 		unknown = fmt.Errorf("ask which jails are kept: %w", unknown)
@@ -80,6 +84,9 @@ func (s *Service) statuses(ctx context.Context, tenant string, agents []store.Ag
 		st.Declared, st.Unwatched, st.Unfinished = &d.Agent, unknown != nil, !d.Done
 		if st.ID == "" {
 			st.CreatedAt = d.entry.CreatedAt
+		}
+		if at := d.elsewhere(nodes); at != nil {
+			st.Node, st.Unwatched = at.Name, false
 		}
 	}
 	for i := range all {

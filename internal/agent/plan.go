@@ -65,6 +65,9 @@ func (s *Service) plan(ctx context.Context, w *world, agents []clawbots.Agent, d
 		t.step = Step{Tenant: w.tenant, Name: a.Name, Verb: Unchanged, Sharing: a.Sharing, Workspace: a.Workspace, Mode: a.WorkspaceMode, Exposes: clawbots.Exposes(a)}
 		tasks = append(tasks, t)
 		want, err := s.want(w.tenant, t.identity.ID, a, driver(a), w.surfaces)
+		if at := w.elsewhere[a.Name]; at != nil {
+			err = isElsewhere(a.Name, at)
+		}
 		if err != nil {
 			// Nothing is made of it, so nothing more needs to be known.
 			t.flaw, t.step.Verb, t.step.Driver = err, Create, driverOf(a, driver(a))
@@ -246,7 +249,7 @@ func (w *world) leftovers(wanted []clawbots.Agent, prune bool, keep RemoveOption
 	names := slices.AppendSeq(slices.Collect(maps.Keys(w.declared)), maps.Keys(w.kept))
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
-		if is[name] {
+		if is[name] || w.elsewhere[name] != nil {
 			continue
 		}
 		t := &task{tenant: w.tenant, identity: w.identities[name], declared: w.declared[name], keep: keep}

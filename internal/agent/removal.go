@@ -74,8 +74,12 @@ func (s *Service) finishRemovals(ctx context.Context, tenant string, waits map[w
 	if err != nil {
 		return err
 	}
+	nodes, err := s.nodes(ctx)
+	if err != nil {
+		return err
+	}
 	maps.DeleteFunc(declared, func(name string, d *declaration) bool {
-		return d.Removing == nil && !s.halfMade(d) || s.o.Now().Before(waits[whose{tenant, name}])
+		return d.Removing == nil && !s.halfMade(d) || d.elsewhere(nodes) != nil || s.o.Now().Before(waits[whose{tenant, name}])
 	})
 	if len(declared) == 0 {
 		return nil
@@ -176,6 +180,13 @@ func (s *Service) RemoveAgent(ctx context.Context, by identity.Principal, tenant
 		return err
 	}
 	t.declared = declared[name]
+	nodes, err := s.nodes(ctx)
+	if err != nil {
+		return err
+	}
+	if n := t.declared.elsewhere(nodes); n != nil && !n.Lost() {
+		return isElsewhere(name, n)
+	}
 	if _, t.isKept = kept[name]; t.identity.ID == "" && t.declared == nil && !t.isKept {
 		return noAgent(name)
 	}

@@ -48,6 +48,8 @@ type Options struct {
 	GatewayURL string
 	// Node is the name of this control plane among those of its database.
 	Node string
+	// Nodes are the control planes of the database; nil where there is this one alone.
+	Nodes func(ctx context.Context) ([]store.Node, error)
 	// Servers are the names of the MCP servers that there are.
 	Servers func(ctx context.Context, tenant string) ([]string, error)
 	// ServersChanged hears that ServersOf answers something else than before. It must not block, and may be nil.

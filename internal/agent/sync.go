@@ -50,7 +50,9 @@ func (s *Service) Sync(ctx context.Context, by identity.Principal, r SyncRequest
 			return Plan{}, err
 		}
 	}
-	w, err := s.read(ctx, by, tenant)
+	w, err := s.read(ctx, by, tenant, func(name string) bool {
+		return r.Adopt && slices.ContainsFunc(wanted, func(a clawbots.Agent) bool { return a.Name == name })
+	})
 	if err != nil {
 		return Plan{}, err
 	}
@@ -135,7 +137,7 @@ func (s *Service) Declare(ctx context.Context, by identity.Principal, tenant str
 	if err := s.finishRemovals(ctx, tenant, nil); err != nil {
 		return Plan{}, err
 	}
-	w, err := s.read(ctx, by, tenant)
+	w, err := s.read(ctx, by, tenant, func(string) bool { return false })
 	if err != nil {
 		return Plan{}, err
 	}

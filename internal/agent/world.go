@@ -16,7 +16,8 @@ import (
 type world struct {
 	tenant     string
 	identities map[string]store.Agent
-	declared   map[string]*declaration
+	declared   map[string]*declaration // of agents of this machine
+	elsewhere  map[string]*store.Node  // of which others are
 	kept       map[string]jail.KeptStatus
 	everyone   []jail.KeptStatus // of all tenants
 	// rules and settings are those of agents, by their ids. Of rules there are only those that a declaration made.
@@ -33,8 +34,8 @@ type surfaces struct {
 	providers []egress.Provider
 }
 
-// read looks at a tenant.
-func (s *Service) read(ctx context.Context, by identity.Principal, tenant string) (*world, error) {
+// read looks at a tenant. adopt says which agents of machines that are gone are to be taken over.
+func (s *Service) read(ctx context.Context, by identity.Principal, tenant string, adopt func(name string) bool) (*world, error) {
 	w := &world{tenant: tenant, identities: map[string]store.Agent{}, rules: map[string][]egress.Rule{}, settings: map[string]egress.Settings{}}
 	agents, err := s.o.Identity.Agents(ctx, by, tenant)
 	if err != nil {
@@ -46,6 +47,11 @@ func (s *Service) read(ctx context.Context, by identity.Principal, tenant string
 	if w.declared, err = s.declarations(ctx, tenant); err != nil {
 		return nil, err
 	}
+	nodes, err := s.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w.leaveOthers(nodes, adopt)
 	if w.everyone, err = s.allKept(ctx); err != nil {
 		return nil, err
 	}

@@ -97,7 +97,7 @@ func (a *API) syncAgents(w http.ResponseWriter, req *http.Request, by identity.P
 	}
 	request := agent.SyncRequest{
 		Tenant: by.TenantOr(body.Tenant), Source: body.Source, Text: body.Text, Dir: body.Dir, Driver: body.Driver, DryRun: body.DryRun,
-		Prune: body.Prune, Removes: body.Removes, Only: body.Only, KeepState: body.KeepState,
+		Prune: body.Prune, Removes: body.Removes, Only: body.Only, Adopt: body.Adopt, KeepState: body.KeepState,
 	}
 	return a.planned(w, req, "Make the machine match a file", lined, func(ctx context.Context, progress func(agent.Step)) (agent.Plan, error) {
 		return a.Agents.Sync(ctx, by, request, progress)

@@ -224,6 +224,8 @@ func stateOf(s agent.Status, now time.Time) string {
 	switch {
 	case s.Jail != nil:
 		return phaseOf(*s.Jail, now)
+	case s.Node != "":
+		return agent.StateElsewhere
 	case s.Unwatched:
 		return agent.StateUnwatched
 	case s.Unfinished:

@@ -65,6 +65,14 @@ func (p *plane) startNode(ctx context.Context) error {
 	return nil
 }
 
+// otherNodes lists the control planes of the database; nil where there can be no others.
+func (p *plane) otherNodes() func(ctx context.Context) ([]store.Node, error) {
+	if p.Config.Database == "" {
+		return nil
+	}
+	return p.store.ListNodes
+}
+
 // keepNode says again and again that this control plane is there, and gives up others of which nothing is heard. It fails when this one
 // was given up, or another one has taken its name meanwhile.
 func (p *plane) keepNode(ctx context.Context) error {

@@ -31,6 +31,7 @@ type Agent struct {
 	Declares   bool       `json:"is_declared,omitempty" doc:"whether a jail is declared for the agent; without one it has only an identity"`
 	Jail       *AgentJail `json:"jail,omitempty" doc:"the agent's jail, which clawjail keeps running"`
 	Unwatched  bool       `json:"is_unwatched,omitempty" doc:"whether the state of its declared jail is unknown, because the host daemon does not answer"`
+	Node       string     `json:"node,omitempty" doc:"the control plane whose machine has its jail, where that is another one"`
 	Unfinished bool       `json:"is_unfinished,omitempty" doc:"whether its latest declaration is being carried out, or was not carried out to the end; declaring it again finishes that"`
 	Processes  int        `json:"processes,omitempty" doc:"number of programs that were started for the agent and still run"`
 }
@@ -82,7 +83,7 @@ func agentOf(g identity.Agent) Agent {
 // statusOf is an agent as the service has it.
 func statusOf(s agent.Status, now time.Time) Agent {
 	out := Agent{ID: s.ID, Name: s.Name, Tenant: s.Tenant, CreatedAt: s.CreatedAt, RevokedAt: s.RevokedAt, Declares: s.Declared != nil,
-		Unwatched: s.Unwatched, Unfinished: s.Unfinished, Processes: s.Processes}
+		Node: s.Node, Unwatched: s.Unwatched, Unfinished: s.Unfinished, Processes: s.Processes}
 	if s.Jail != nil {
 		kept := JailOf(*s.Jail, now)
 		out.Jail = &kept
@@ -99,6 +100,8 @@ func (a Agent) state() string {
 		return a.Jail.CrashLoop()
 	case a.Jail != nil:
 		return string(a.Jail.Phase)
+	case a.Node != "":
+		return agent.StateElsewhere
 	case a.Unwatched:
 		return agent.StateUnwatched
 	case a.Unfinished:

@@ -39,11 +39,20 @@ func (p *Peers) KnownKeys(ctx context.Context, db AuditKeys) (checkpoint.Keys, e
 	for _, k := range rows {
 		if ed25519.Verify(public, vouched(k.ID, k.Public), k.Voucher) {
 			out[k.ID] = k.Public
-		} else {
+		} else if p.told(k.ID) {
 			p.o.Log.Warn("a public key of the audit log was not put into the database by a node with this admin key", "key", k.ID)
 		}
 	}
 	return out, nil
+}
+
+// told says whether a key that nobody believes is to be told of, which is once.
+func (p *Peers) told(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	first := !p.strange[id]
+	p.strange[id] = true
+	return first
 }
 
 func vouched(id string, public ed25519.PublicKey) []byte {

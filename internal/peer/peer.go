@@ -55,6 +55,8 @@ type Peers struct {
 	mu    sync.Mutex // guards what follows, and is held while the nodes are listed
 	nodes []store.Node
 	read  time.Time
+	// strange are the ids of audit keys that nobody believes, and that were told.
+	strange map[string]bool
 }
 
 // New makes Peers. Close must be called.
@@ -63,7 +65,7 @@ func New(o Options) (*Peers, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Peers{o: o, authority: a}
+	p := &Peers{o: o, authority: a, strange: map[string]bool{}}
 	p.transport = &http.Transport{DialTLSContext: p.dial, MaxIdleConnsPerHost: idleMost, IdleConnTimeout: idleLimit, DisableCompression: true}
 	return p, nil
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
@@ -400,6 +401,41 @@ func TestAControlPlaneThatDrainsEndsNoSession(t *testing.T) {
 	}
 	if rows := second.Rows("--action", "node.resume"); len(rows) == 0 || rows[0].Target != "second" {
 		t.Errorf("on record is %+v", rows)
+	}
+}
+
+// An agent is on the machine of the control plane that was told of it, and the other one says so.
+func TestAgentsAreOnOneOfTheMachines(t *testing.T) {
+	first, second := sharing(t, true)
+	add := []string{"agent", "add", "bot", "--template", "browser", "--no-build", "--", "/bin/sleep", "1000"}
+	if out, err := first.Run(t.Context(), add...); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	state := func(b *testkit.Installation) string {
+		t.Helper()
+		out, err := b.Run(t.Context(), "agent", "ls")
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return out
+	}
+	testenv.Eventually(t, 10*time.Second, func() bool { return strings.Contains(state(first), "running") }, "it runs")
+	if got := state(second); !strings.Contains(got, agent.StateElsewhere) {
+		t.Errorf("the other lists %s", got)
+	}
+	for _, args := range [][]string{add, {"agent", "restart", "bot"}, {"agent", "rm", "bot", "--yes"}} {
+		if out, err := second.Run(t.Context(), args...); err == nil || !strings.Contains(err.Error(), "on the machine of the control plane first") {
+			t.Errorf("%q at the other one: %v: %s", args, err, out)
+		}
+	}
+	if out, err := first.Run(t.Context(), "agent", "restart", "bot"); err != nil {
+		t.Errorf("where it is: %v: %s", err, out)
+	}
+	if out, err := first.Run(t.Context(), "agent", "rm", "bot", "--yes"); err != nil {
+		t.Errorf("where it is: %v: %s", err, out)
+	}
+	if got := state(second); strings.Contains(got, "bot") {
+		t.Errorf("removed, the other lists %s", got)
 	}
 }
 

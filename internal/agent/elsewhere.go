@@ -1,0 +1,77 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
+)
+
+// An agent's jail and its state are on one machine, that of the control plane which was told of it. The others of the database know its
+// identity, and leave the rest alone.
+
+// nodes are the other control planes of the database; none where there can be none.
+func (s *Service) nodes(ctx context.Context) ([]store.Node, error) {
+	if s.o.Nodes == nil {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	all, err := s.o.Nodes(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ask which control planes there are: %w", err)
+	}
+	return slices.DeleteFunc(all, func(n store.Node) bool { return n.Name == s.o.Node }), nil
+}
+
+// elsewhere is the control plane whose machine has an agent, of those that there are. It is nil for an agent of this machine, and for
+// one whose machine is forgotten.
+func (d *declaration) elsewhere(nodes []store.Node) *store.Node {
+	if d == nil {
+		return nil
+	}
+	if at := slices.IndexFunc(nodes, func(n store.Node) bool { return n.Name == d.Node }); at >= 0 {
+		return &nodes[at]
+	}
+	return nil
+}
+
+// here refuses an agent whose jail is on another machine.
+func (s *Service) here(ctx context.Context, tenant, name string) error {
+	nodes, err := s.nodes(ctx)
+	if err != nil || len(nodes) == 0 {
+		return err
+	}
+	declared, err := s.declarations(ctx, tenant)
+	if err != nil {
+		return err
+	}
+	if n := declared[name].elsewhere(nodes); n != nil {
+		return isElsewhere(name, n)
+	}
+	return nil
+}
+
+func isElsewhere(name string, n *store.Node) error {
+	hint := "ask that one, whose API is at " + n.Address
+	if gone(n) {
+		hint = "start that one again; when its machine does not come back: clawjail agent sync --adopt " + name + ", without what was in its state"
+	}
+	return problem.New(problem.Conflict, hint, "the agent %s is on the machine of the control plane %s", name, n.Name)
+}
+
+// gone says whether the agents of a control plane can be taken over.
+func gone(n *store.Node) bool { return !n.StoppedAt.IsZero() || n.Lost() }
+
+// leaveOthers takes the agents of other machines out of what is declared in a world. Those that are to be adopted stay in it.
+func (w *world) leaveOthers(nodes []store.Node, adopt func(name string) bool) {
+	w.elsewhere = map[string]*store.Node{}
+	for name, d := range w.declared {
+		if n := d.elsewhere(nodes); n != nil && !(gone(n) && adopt(name)) {
+			w.elsewhere[name] = n
+			delete(w.declared, name)
+		}
+	}
+}
