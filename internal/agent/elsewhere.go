@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -55,7 +56,7 @@ func (s *Service) here(ctx context.Context, tenant, name string) error {
 }
 
 func isElsewhere(name string, n *store.Node) error {
-	hint := "ask that one, whose API is at " + n.Address
+	hint := "ask that one"
 	if gone(n) {
 		hint = "start that one again; when its machine does not come back: clawjail agent sync --adopt " + name + ", without what was in its state"
 	}
@@ -74,4 +75,28 @@ func (w *world) leaveOthers(nodes []store.Node, adopt func(name string) bool) {
 			delete(w.declared, name)
 		}
 	}
+}
+
+// claim writes down that the agents whose jails are here are of this machine, where nobody has said so: versions of before did not.
+func (s *Service) claim(ctx context.Context, entries []store.Entry) error {
+	var free []*declaration
+	for _, e := range entries {
+		if d := readDeclaration(e); s.o.Nodes != nil && d.Node == "" && !d.damaged {
+			free = append(free, d)
+		}
+	}
+	if len(free) == 0 {
+		return nil
+	}
+	kept, err := s.allKept(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, d := range free {
+		if _, here := ofTenant(kept, d.entry.Tenant)[d.Agent.Name]; here {
+			errs = append(errs, s.inTurn(ctx, d.entry.Tenant, func() error { return s.put(ctx, d.entry.Tenant, d) }))
+		}
+	}
+	return errors.Join(errs...)
 }

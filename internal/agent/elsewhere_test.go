@@ -26,7 +26,7 @@ func machines(t *testing.T) (l *land, first, second *machine, change func(name s
 	nodes := map[string]*store.Node{}
 	change = func(name string, f func(*store.Node)) {
 		if nodes[name] == nil {
-			nodes[name] = &store.Node{Name: name, Address: name + ".test:18780"}
+			nodes[name] = &store.Node{Name: name}
 		}
 		f(nodes[name])
 	}
@@ -184,4 +184,23 @@ func TestRemovalsOfOtherMachinesAreLeftToThem(t *testing.T) {
 	if _, is := first.keeper.status("a"); is {
 		t.Error("it is still there")
 	}
+}
+
+// Versions of before did not write down where an agent is.
+func TestAgentsOfNoMachineAreOfTheOneThatHasTheirJail(t *testing.T) {
+	l, first, second, _ := machines(t)
+	_, err := first.Declare(l.ctx, l.admin, "", func() (clawbots.Agent, error) { return clawbots.Agent{Name: "a"}, nil }, false, nil)
+	l.must(err)
+	declared, err := first.declarations(l.ctx, "default")
+	l.must(err)
+	e := declared["a"].entry
+	e.Body = []byte(strings.Replace(string(e.Body), `"node":"n1",`, "", 1))
+	if len(e.Body) == len(declared["a"].entry.Body) {
+		t.Fatalf("it does not say where the agent is: %s", e.Body)
+	}
+	l.must(l.db.UpdateEntry(l.ctx, e))
+	l.must(second.goOn(l.ctx, map[whose]time.Time{}))
+	l.must(first.goOn(l.ctx, map[whose]time.Time{}))
+	l.wantCode("restart at the other", second.RestartAgent(l.ctx, l.admin, "", "a"), problem.Conflict)
+	l.must(first.RestartAgent(l.ctx, l.admin, "", "a"))
 }

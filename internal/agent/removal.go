@@ -121,6 +121,9 @@ func (s *Service) goOn(ctx context.Context, waits map[whose]time.Time) error {
 		return err
 	}
 	tenants := map[string]bool{}
+	if err := s.claim(ctx, entries); err != nil {
+		return err
+	}
 	for _, e := range entries {
 		d := readDeclaration(e)
 		tenants[e.Tenant] = tenants[e.Tenant] || d.Removing != nil || s.halfMade(d)

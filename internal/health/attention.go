@@ -350,7 +350,10 @@ func (l *look) lookAgents() error {
 	phase := map[Subject]string{}
 	for _, s := range statuses {
 		who := Subject{Tenant: s.Tenant, Name: s.Name}
-		if s.Unwatched {
+		switch {
+		case s.Node != "":
+			phase[who] = agent.StateElsewhere
+		case s.Unwatched:
 			phase[who] = agent.StateUnwatched
 		}
 		if s.Jail == nil {
