@@ -91,7 +91,7 @@ func (s *Service) follow(ctx context.Context, next func(ctx context.Context, aft
 		}
 		s.o.Log.Warn("the addresses of agents are not known", "error", err, "again_in", pause)
 		version = 0
-		if !sleep(ctx, pause) {
+		if !wake.Sleep(ctx, pause) {
 			return
 		}
 		pause = min(2*pause, awayLongest)
@@ -118,17 +118,6 @@ func (s *Service) nextComposed(ctx context.Context, after uint64) (uint64, error
 		return 0, fmt.Errorf("ask which containers docker-compose has started: %w", err)
 	}
 	return version, nil
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // Unknown is asked by the gateway about an address that it does not know: it may be that of a jail that has just been

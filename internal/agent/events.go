@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -246,7 +247,7 @@ func (t *telling) watch(ctx context.Context, n int, offset int64, to chan<- piec
 				return
 			}
 			// Closed logs answer at once that there is nothing. Their source is over, or will be in a moment.
-			if !pause(ctx, awayPause) {
+			if !wake.Sleep(ctx, awayPause) {
 				return
 			}
 			continue
@@ -309,21 +310,9 @@ func whileAway(ctx context.Context, ask func() error) error {
 		if problem.CodeOf(err) != problem.HostdUnreachable {
 			return err
 		}
-		if !pause(ctx, again) {
+		if !wake.Sleep(ctx, again) {
 			return errors.Join(context.Cause(ctx), err)
 		}
-	}
-}
-
-// pause waits, and says false when ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

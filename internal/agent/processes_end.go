@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -175,7 +176,7 @@ func (p *processes) destroy(ctx context.Context, name jail.Name) error {
 		p.mu.Lock()
 		closing := p.closing
 		p.mu.Unlock()
-		if closing || !pause(ctx, again) {
+		if closing || !wake.Sleep(ctx, again) {
 			return err
 		}
 	}

@@ -42,11 +42,10 @@ func follow(ctx context.Context, db store.Follower, looks map[store.Changed][]fu
 	var following sync.WaitGroup
 	defer following.Wait()
 	following.Go(func() {
-		for ctx.Err() == nil {
+		for again := true; again; again = wake.Sleep(ctx, followAgain) {
 			if err := db.Follow(ctx, c.add); err != nil {
 				log.Debug("listen to the database", "error", err)
 			}
-			wait(ctx, followAgain)
 		}
 	})
 	for {
@@ -63,7 +62,7 @@ func follow(ctx context.Context, db store.Follower, looks map[store.Changed][]fu
 				}
 			}
 		}
-		wait(ctx, lookPause)
+		wake.Sleep(ctx, lookPause)
 	}
 }
 
@@ -88,12 +87,4 @@ func (c *changes) take() map[store.Changed]bool {
 	kinds := c.kinds
 	c.kinds = map[store.Changed]bool{}
 	return kinds
-}
-
-// wait waits for a pause, or until ctx ends.
-func wait(ctx context.Context, pause time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(pause):
-	}
 }
