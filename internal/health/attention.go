@@ -250,13 +250,14 @@ func (m Machine) attention(version string, now time.Time) (out []Attention) {
 
 func (l *look) lookRecords() {
 	l.audit, l.database = l.auditStatus(), l.databaseStatus(l.ctx)
-	if l.Nodes == nil { // nobody knows
-	} else if nodes, err := l.Nodes(l.ctx, l.by); err == nil { // else the database does not answer, which is said below
-		for _, n := range nodes {
-			if n.State == peer.NodeLost && l.Now().Sub(n.SeenAt) < oldNews {
-				l.add(Attention{Code: NodeGone, Level: Notice, Sentence: "The control plane " + n.Name + " is lost, and its sessions with it.",
-					Hint: "Start it again, or see whether its machine is there.", At: n.SeenAt}, Subject{Name: n.Name})
-			}
+	var nodes []peer.Node
+	if l.Nodes != nil {
+		nodes, _ = l.Nodes(l.ctx, l.by) // of a database that does not answer is told below
+	}
+	for _, n := range nodes {
+		if n.State == peer.NodeLost && l.Now().Sub(n.SeenAt) < oldNews {
+			l.add(Attention{Code: NodeGone, Level: Notice, Sentence: "The control plane " + n.Name + " is lost, and its sessions with it.",
+				Hint: "Start it again, or see whether its machine is there.", At: n.SeenAt}, Subject{Name: n.Name})
 		}
 	}
 	if d := l.database; d != nil && !d.Answers {
