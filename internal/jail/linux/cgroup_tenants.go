@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/base/memory"
 	"github.com/clawjail/clawjail/internal/jail"
-	"github.com/clawjail/clawjail/internal/quota"
 )
 
 // The jails of a tenant are in a group of the tenant's, clawjail-<id>/tenant-<tenant>, which bounds the memory and the tasks that they
@@ -162,7 +162,7 @@ func (l *Limiter) bound(home string) error {
 	l.mu.Lock()
 	share := l.share
 	l.mu.Unlock()
-	host, err := quota.HostMemory()
+	host, err := memory.Host()
 	if err != nil {
 		return err
 	}

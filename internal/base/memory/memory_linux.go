@@ -1,4 +1,4 @@
-package quota
+package memory
 
 import (
 	"fmt"
@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HostMemory is how much memory the host has, in bytes.
-func HostMemory() (int64, error) {
+// Host is how much memory the host has, in bytes.
+func Host() (int64, error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
 		return 0, fmt.Errorf("look at the memory of the host: %w", err)

@@ -1,6 +1,6 @@
 //go:build freebsd || darwin
 
-package quota
+package memory
 
 import (
 	"fmt"
@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HostMemory is how much memory the host has, in bytes.
-func HostMemory() (int64, error) {
+// Host is how much memory the host has, in bytes.
+func Host() (int64, error) {
 	name := "hw.physmem"
 	if runtime.GOOS == "darwin" {
 		name = "hw.memsize"

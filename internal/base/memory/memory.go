@@ -1,0 +1,2 @@
+// Package memory says how much memory the host has.
+package memory
