@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/cgroup"
 	"github.com/clawjail/clawjail/internal/jail/linux"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -37,7 +38,9 @@ func (d *Driver) Inspect(_ context.Context, name jail.Name) (jail.Status, error)
 	r := e.Record()
 	s := r.Status()
 	if r.Exit == nil && r.Process.PID != 0 {
-		s.Usage = usage(r.Process)
+		if groups, err := cgroup.Of(r.Process); err == nil { // or it has ended
+			s.Usage = groups.Usage()
+		}
 	}
 	return s, nil
 }

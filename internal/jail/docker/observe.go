@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/cgroup"
 	"github.com/clawjail/clawjail/internal/jail/linux"
 )
 
@@ -17,11 +18,11 @@ func Differences(ctx context.Context, proc jail.Process, declared jail.Profile, 
 	if err != nil {
 		return nil, fmt.Errorf("observe the container: %w", err)
 	}
-	groups, err := groupsOf(proc)
+	groups, err := cgroup.Of(proc)
 	if err != nil {
 		return nil, fmt.Errorf("observe the container: %w", err)
 	}
-	seen.Memory, seen.MilliCPU, seen.Tasks = groups.limits()
+	seen.Memory, seen.MilliCPU, seen.Tasks = groups.Limits()
 	diff := declared.Compare(seen)
 	more, err := networkDifferences(proc, lease)
 	return append(diff, more...), err
