@@ -1,0 +1,35 @@
+package link
+
+// queue is bytes that are taken out in the order in which they came.
+type queue struct {
+	bytes []byte
+	head  int // what is before it was taken out
+}
+
+func (q *queue) len() int { return len(q.bytes) - q.head }
+
+func (q *queue) push(p []byte) {
+	if q.head > len(q.bytes)/2 {
+		q.bytes = q.bytes[:copy(q.bytes, q.bytes[q.head:])]
+		q.head = 0
+	}
+	q.bytes = append(q.bytes, p...)
+}
+
+// from are at most so many bytes from an offset on. They are good until the next push.
+func (q *queue) from(offset, most int) []byte {
+	rest := q.bytes[q.head+offset:]
+	return rest[:min(len(rest), most)]
+}
+
+// drop takes out so many. A queue that is empty needs little memory.
+func (q *queue) drop(n int) {
+	q.head += n
+	if q.head < len(q.bytes) {
+		return
+	}
+	q.bytes, q.head = q.bytes[:0], 0
+	if cap(q.bytes) > maxData {
+		q.bytes = nil
+	}
+}
