@@ -147,18 +147,23 @@ func ObserveProcess(ctx context.Context, proc jail.Process, declared jail.Profil
 	if err := errors.Join(pr.identity(&o), pr.namespaces(&o), pr.files(&o, declared), pr.resources(&o)); err != nil {
 		return o, err
 	}
+	return o, pr.forgetHarmless(&o)
+}
+
+// forgetHarmless leaves out of what is writable what harmless says is.
+func (p *process) forgetHarmless(o *jail.Observed) error {
 	kept := o.Writable[:0]
 	for _, point := range o.Writable {
-		harmless, err := pr.harmless(point)
+		harmless, err := p.harmless(point)
 		if err != nil {
-			return o, err
+			return err
 		}
 		if !harmless {
 			kept = append(kept, point)
 		}
 	}
 	o.Writable = kept
-	return o, nil
+	return nil
 }
 
 // harmless says whether a mount that is not read-only is one that engines make for every container, and that the jail

@@ -129,10 +129,12 @@ func (p *process) identity(o *jail.Observed) error {
 		errs = append(errs, err)
 		all |= bits
 	}
-	var err1, err2 error
-	o.InsideUID, err1 = p.inside("uid_map", o.UIDs)
-	o.InsideGID, err2 = p.inside("gid_map", o.GIDs)
-	var err3 error
+	if len(o.UIDs) == 0 || len(o.GIDs) == 0 {
+		return fmt.Errorf("%s/status is not understood", p.dir.Name())
+	}
+	var err1, err2, err3 error
+	o.InsideUID, err1 = p.translate("uid_map", o.UIDs[0], false)
+	o.InsideGID, err2 = p.translate("gid_map", o.GIDs[0], false)
 	o.NamespaceOwner, err3 = p.namespaceOwner()
 	errs = append(errs, err1, err2, err3)
 	o.Capabilities = capabilityNames(all)
@@ -154,19 +156,22 @@ func (p *process) namespaceOwner() (uint32, error) {
 // nobody stands for an id that has no number in the jail.
 const nobody = math.MaxUint32
 
-// inside is the number that an id of the host has in the process's user namespace.
-func (p *process) inside(file string, ids []uint32) (uint32, error) {
+// translate says what number an id of the host has in the process's user namespace, or the other way round.
+func (p *process) translate(file string, id uint32, outward bool) (uint32, error) {
 	text, err := p.read(file)
-	if err != nil || len(ids) == 0 {
+	if err != nil {
 		return nobody, err
 	}
 	for line := range strings.Lines(string(text)) {
-		var first, outside, count uint64
-		if _, err := fmt.Sscan(line, &first, &outside, &count); err != nil {
+		var inside, outside, count uint64
+		if _, err := fmt.Sscan(line, &inside, &outside, &count); err != nil {
 			return nobody, fmt.Errorf("%s/%s is not understood: %w", p.dir.Name(), file, err)
 		}
-		if id := uint64(ids[0]); id >= outside && id < outside+count {
-			return uint32(first + id - outside), nil
+		if outward {
+			inside, outside = outside, inside
+		}
+		if n := uint64(id); n >= outside && n < outside+count {
+			return uint32(inside + n - outside), nil
 		}
 	}
 	return nobody, nil
