@@ -19,7 +19,7 @@ var (
 	ground     = []string{"internal/jail", "internal/cdp", "internal/store", "internal/ringlog"}
 	// drivers are named, because the domain and its conformance suite live beside them.
 	drivers = []string{
-		"internal/jail/linux", "internal/jail/freebsd", "internal/jail/docker", "internal/jail/zfs",
+		"internal/jail/linux", "internal/jail/freebsd", "internal/jail/docker", "internal/jail/zfs", "internal/jail/kubernetes",
 	}
 	// pure decides and does nothing else, so every layer may use it.
 	pure = []string{"internal/policy"}
@@ -131,6 +131,10 @@ var rules = []rule{
 		from: []string{"*"}, fromBut: []string{"internal/jail/docker"}, never: []string{"github.com/moby/moby", "github.com/docker/docker"},
 		why:     "an engine's socket is root, and has one client",
 		example: [2]string{"internal/session", "github.com/moby/moby/client"},
+	}, {
+		from: []string{"*"}, fromBut: []string{"internal/jail/kubernetes"}, never: []string{"github.com/libp2p"},
+		why:     "streams of many programs over one connection are for pods alone",
+		example: [2]string{"internal/peer", "github.com/libp2p/go-yamux/v5"},
 	}, {
 		from: []string{"*"}, fromBut: []string{"internal/jailspawn", "internal/cli", "internal/doctor", "cmd/clawjail-spawn"}, never: []string{"internal/jailspawn"},
 		why:     "programs are run without a host daemon by the command line alone; everybody else asks the host daemon",

@@ -1,0 +1,71 @@
+//go:build linux
+
+// Command clawjail-shim is the first process of a pod in which clawjail runs a program. See internal/jail/kubernetes/pid1.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/clawjail/clawjail/internal/jail/kubernetes/pid1"
+)
+
+// version is set by the linker.
+var version = "unknown"
+
+const usage = `usage: clawjail-shim --gateway HOST:PORT --authority FILE --token FILE [--name NAME]
+       clawjail-shim ready
+       clawjail-shim version
+
+It is the first process of a pod that the driver for Kubernetes makes, and does what the control plane asks. ready succeeds when
+the pod has been seen to be confined, for its readiness probe.
+
+`
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	if len(args) > 0 {
+		switch args[0] {
+		case pid1.HoldCommand:
+			return pid1.Hold(args[1:])
+		case "ready":
+			ready, err := pid1.Ready()
+			if err != nil {
+				fmt.Fprintf(os.Stderr, "clawjail-shim: error: %v\n", err)
+			}
+			if !ready {
+				return 1
+			}
+			return 0
+		case "version":
+			fmt.Println("clawjail-shim", version)
+			return 0
+		}
+	}
+	o := pid1.Options{Log: os.Stderr}
+	flags := flag.NewFlagSet("clawjail-shim", flag.ContinueOnError)
+	flags.Usage = func() {
+		fmt.Fprint(os.Stderr, usage)
+		flags.PrintDefaults()
+	}
+	flags.StringVar(&o.Gateway, "gateway", "", "where the control plane lets pods in, as `HOST:PORT`")
+	flags.StringVar(&o.Name, "name", "", "the `NAME` in its certificate; without it the host of --gateway")
+	flags.StringVar(&o.Authority, "authority", "", "a `FILE` with the certificate of its authority, in PEM")
+	flags.StringVar(&o.Token, "token", "", "the `FILE` of the pod's token, which is read anew for each connection")
+	if err := flags.Parse(args); err != nil {
+		return pid1.ExitUsage
+	}
+	host, _, err := net.SplitHostPort(o.Gateway)
+	if err != nil || host == "" || o.Authority == "" || o.Token == "" || flags.NArg() > 0 {
+		fmt.Fprintln(os.Stderr, "clawjail-shim: error: --gateway HOST:PORT, --authority and --token are needed, and nothing else but --name")
+		return pid1.ExitUsage
+	}
+	if o.Name == "" {
+		o.Name = host
+	}
+	return pid1.Serve(context.Background(), o)
+}

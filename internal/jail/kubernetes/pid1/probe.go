@@ -1,0 +1,97 @@
+//go:build linux
+
+package pid1
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/jail/kubernetes/shim"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// maxProbes bounds what is tried at once.
+const maxProbes = 64
+
+// reached tries all probes at the same time, and names those that reached something.
+func reached(ctx context.Context, probes []shim.Probe) ([]string, error) {
+	if len(probes) > maxProbes {
+		return nil, problem.New(problem.TooLarge, "", "%d probes are more than %d", len(probes), maxProbes)
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeLimit)
+	defer cancel()
+	did := make([]bool, len(probes))
+	errs := make([]error, len(probes))
+	var all sync.WaitGroup
+	for n, p := range probes {
+		all.Go(func() { did[n], errs[n] = try(ctx, p) })
+	}
+	all.Wait()
+	var out []string
+	for n, p := range probes {
+		if errs[n] != nil {
+			return nil, errs[n]
+		}
+		if did[n] {
+			out = append(out, p.Name)
+		}
+	}
+	return out, nil
+}
+
+// try says whether something is reached. That it is not, for whatever reason, is no error.
+func try(ctx context.Context, p shim.Probe) (bool, error) {
+	var d net.Dialer
+	switch p.Network {
+	case "tcp":
+		conn, err := d.DialContext(ctx, "tcp", p.Address.String())
+		if err != nil {
+			return false, nil
+		}
+		_ = conn.Close()
+		return true, nil
+	case "dns":
+		conn, err := d.DialContext(ctx, "udp", p.Address.String())
+		if err != nil {
+			return false, nil
+		}
+		defer func() { _ = conn.Close() }()
+		end, _ := ctx.Deadline()
+		if err := conn.SetDeadline(end); err != nil {
+			return false, err
+		}
+		for time.Now().Before(end) { // what is lost once may arrive the next time
+			if _, err := conn.Write([]byte(question)); err != nil {
+				return false, nil
+			}
+			_ = conn.SetReadDeadline(time.Now().Add(probeLimit / 4))
+			if n, err := conn.Read(make([]byte, 512)); err == nil && n > 0 {
+				return true, nil
+			}
+		}
+		return false, nil
+	}
+	return false, problem.New(problem.Unsupported, "a probe is by tcp or dns", "a probe by %q is not known", p.Network)
+}
+
+// question asks a name server for the address of localhost (RFC 1035, 4.1): a header that counts one question, which recursion is wanted for, the
+// name, type A and class IN.
+const question = "\x00\x01\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x09localhost\x00\x00\x01\x00\x01"
+
+// addresses are those of the interfaces but the loopback.
+func addresses() ([]netip.Addr, error) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	var out []netip.Addr
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && !p.Addr().IsLoopback() {
+			out = append(out, p.Addr())
+		}
+	}
+	return out, nil
+}
