@@ -1,0 +1,148 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Audience is whom the tokens are for that pods show. One for the API server is not let in, and this one is of no use there.
+const Audience = "clawjail-gateway"
+
+// Identity is whose pod has connected.
+type Identity struct {
+	Pod     string
+	UID     string // of the pod: another one of the same name has another one
+	Sandbox string
+	// Claim is who has taken the Sandbox, and is empty for one that waits in a warm pool.
+	Claim string
+}
+
+// Identify says whose pod it is that has connected from an address and shows a token. It goes from the token to the pod, to its Sandbox, and to the
+// claim, and each has to say the same as the one before. The code of a refusal is unauthorized.
+func (a *API) Identify(ctx context.Context, namespace, token string, from netip.Addr) (Identity, error) {
+	var id Identity
+	refuse := func(format string, args ...any) (Identity, error) {
+		return Identity{}, problem.New(problem.Unauthorized, "only pods that clawjail has made are let in, with the token that they are given", format, args...)
+	}
+	missing := func(what string, err error) (Identity, error) {
+		if errors.Is(err, ErrNotFound) {
+			return refuse("%s is not there", what)
+		}
+		return Identity{}, fmt.Errorf("identify a pod: %w", err)
+	}
+	review, err := a.review(ctx, token)
+	if err != nil {
+		return missing("the review of tokens", err)
+	}
+	user := review.Status.User
+	if !review.Status.Authenticated || !slices.Contains(review.Status.Audiences, Audience) {
+		return refuse("the token is none of a pod, is too old, or is for somebody else")
+	}
+	if !strings.HasPrefix(user.Username, "system:serviceaccount:"+namespace+":") {
+		return refuse("the token is of another namespace than %s", namespace)
+	}
+	names, uids := user.Extra["authentication.kubernetes.io/pod-name"], user.Extra["authentication.kubernetes.io/pod-uid"]
+	if len(names) != 1 || len(uids) != 1 {
+		return refuse("the token is bound to no pod")
+	}
+	id.Pod, id.UID = names[0], uids[0]
+	var pod struct {
+		Meta   Meta `json:"metadata"`
+		Status struct {
+			Phase string `json:"phase"`
+			IPs   []struct {
+				IP netip.Addr `json:"ip"`
+			} `json:"podIPs"`
+		} `json:"status"`
+	}
+	if err := a.ask(ctx, http.MethodGet, object("v1", namespace, "pods", id.Pod), nil, &pod); err != nil {
+		return missing("the pod "+id.Pod, err)
+	}
+	switch {
+	case pod.Meta.UID != id.UID:
+		return refuse("the token is of an earlier pod %s", id.Pod)
+	case pod.Meta.Deleted != nil || pod.Status.Phase == "Succeeded" || pod.Status.Phase == "Failed":
+		return refuse("the pod %s has ended, or is deleted", id.Pod)
+	}
+	here := func(one netip.Addr) bool { return one.Unmap() == from.Unmap() }
+	if !slices.ContainsFunc(pod.Status.IPs, func(one struct {
+		IP netip.Addr `json:"ip"`
+	}) bool {
+		return here(one.IP)
+	}) {
+		return refuse("the token is of the pod %s, which has not the address %s", id.Pod, from)
+	}
+	owner, ok := pod.Meta.controller()
+	if !ok || owner.APIVersion != coreGroup || owner.Kind != "Sandbox" {
+		return refuse("the pod %s is of no Sandbox", id.Pod)
+	}
+	var sandbox struct {
+		Meta Meta `json:"metadata"`
+	}
+	if err := a.ask(ctx, http.MethodGet, object(coreGroup, namespace, "sandboxes", owner.Name), nil, &sandbox); err != nil {
+		return missing("the Sandbox "+owner.Name, err)
+	}
+	if sandbox.Meta.UID != owner.UID || sandbox.Meta.Deleted != nil {
+		return refuse("the Sandbox %s of the pod is deleted", owner.Name)
+	}
+	id.Sandbox = sandbox.Meta.Name
+	owner, ok = sandbox.Meta.controller()
+	switch {
+	case !ok || owner.APIVersion != extensionsGroup:
+		return refuse("the Sandbox %s is of no warm pool and of no claim", id.Sandbox)
+	case owner.Kind == "SandboxWarmPool":
+		return id, nil
+	case owner.Kind != "SandboxClaim":
+		return refuse("the Sandbox %s is of no warm pool and of no claim", id.Sandbox)
+	}
+	var claim struct {
+		Meta   Meta `json:"metadata"`
+		Status struct {
+			Sandbox struct {
+				Name string `json:"name"`
+			} `json:"sandbox"`
+		} `json:"status"`
+	}
+	if err := a.ask(ctx, http.MethodGet, object(extensionsGroup, namespace, "sandboxclaims", owner.Name), nil, &claim); err != nil {
+		return missing("the claim "+owner.Name, err)
+	}
+	// The claim says which Sandbox it has a moment after the Sandbox says whose it is.
+	if claim.Meta.UID != owner.UID || claim.Meta.Deleted != nil || claim.Status.Sandbox.Name != "" && claim.Status.Sandbox.Name != id.Sandbox {
+		return refuse("the claim %s has another Sandbox than %s, or is deleted", owner.Name, id.Sandbox)
+	}
+	id.Claim = claim.Meta.Name
+	return id, nil
+}
+
+type tokenReview struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Spec       struct {
+		Token     string   `json:"token"`
+		Audiences []string `json:"audiences"`
+	} `json:"spec"`
+	Status struct {
+		Authenticated bool     `json:"authenticated"`
+		Audiences     []string `json:"audiences"`
+		User          struct {
+			Username string              `json:"username"`
+			Extra    map[string][]string `json:"extra"`
+		} `json:"user"`
+	} `json:"status,omitzero"`
+}
+
+// review asks the API server whose a token is.
+func (a *API) review(ctx context.Context, token string) (tokenReview, error) {
+	r := tokenReview{APIVersion: "authentication.k8s.io/v1", Kind: "TokenReview"}
+	r.Spec.Token, r.Spec.Audiences = token, []string{Audience}
+	var answer tokenReview
+	err := a.ask(ctx, http.MethodPost, "/apis/authentication.k8s.io/v1/tokenreviews", r, &answer)
+	return answer, err
+}

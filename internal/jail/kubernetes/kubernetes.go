@@ -1,0 +1,182 @@
+// Package kubernetes is what clawjail asks of a Kubernetes cluster in which each jail is a pod. The pods are made by the controller of agent-sandbox: a
+// Sandbox has one pod, is made ahead of time by a SandboxWarmPool, and is taken by a SandboxClaim.
+//
+// The API server is asked by HTTP. What it answers is believed; what a pod says of itself is not, but for a token that the API server has signed.
+package kubernetes
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+const (
+	// askLimit is how long the API server may take for one answer.
+	askLimit = 15 * time.Second
+	// maxAnswer bounds one.
+	maxAnswer = 16 << 20
+	// accountDir is where a pod finds what it needs for the API server.
+	accountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
+)
+
+// Access is how the API server is reached.
+type Access struct {
+	Server    string // https://HOST:PORT
+	Authority string // a file of PEM certificates
+	Token     string // a file, which is read for each request: Kubernetes changes it
+}
+
+// InCluster is the access that Kubernetes gives to a pod.
+func InCluster(getenv func(string) string) (Access, error) {
+	host, port := getenv("KUBERNETES_SERVICE_HOST"), getenv("KUBERNETES_SERVICE_PORT")
+	if host == "" || port == "" {
+		return Access{}, problem.New(problem.BadConfig, "run it in a pod with a service account", "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
+	}
+	return Access{Server: "https://" + net.JoinHostPort(host, port), Authority: filepath.Join(accountDir, "ca.crt"), Token: filepath.Join(accountDir, "token")}, nil
+}
+
+// API is the API server of a cluster.
+type API struct {
+	access Access
+	client *http.Client
+}
+
+// NewAPI makes one. Close closes its connections.
+func NewAPI(a Access) (*API, error) {
+	pem, err := os.ReadFile(a.Authority)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, problem.New(problem.BadConfig, "give the certificate of the API server's authority, in PEM", "there is no certificate in %s", a.Authority)
+	}
+	return &API{access: a, client: &http.Client{Timeout: askLimit, Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute,
+	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}, nil
+}
+
+// Close closes connections that nobody uses.
+func (a *API) Close() { a.client.CloseIdleConnections() }
+
+// ErrNotFound is an object that there is not.
+var ErrNotFound = errors.New("the API server has no such object")
+
+// ask sends a request and reads the answer. What is not known in an answer is left out.
+func (a *API) ask(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		text, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(text)
+	}
+	token, err := os.ReadFile(a.access.Token)
+	if err != nil {
+		return err
+	}
+	r, err := http.NewRequestWithContext(ctx, method, a.access.Server+path, body)
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	if in != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	answer, err := a.client.Do(r)
+	if err != nil {
+		return problem.Wrap(cmp.Or(ctx.Err(), err), problem.UpstreamUnreachable, "look whether the API server runs, and at the policies of the network", "the API server of Kubernetes does not answer")
+	}
+	defer func() { _ = answer.Body.Close() }() // it was read
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return fmt.Errorf("read an answer of the API server: %w", err)
+	case len(text) > maxAnswer:
+		return problem.New(problem.TooLarge, "", "an answer of the API server has more than %d bytes", maxAnswer)
+	case answer.StatusCode == http.StatusNotFound:
+		return ErrNotFound
+	case answer.StatusCode/100 != 2:
+		return refusal(answer.StatusCode, text)
+	}
+	return json.Unmarshal(text, out)
+}
+
+// refusal is what the API server says instead of doing something.
+func refusal(status int, text []byte) error {
+	var said struct {
+		Message string `json:"message"`
+	}
+	if json.Unmarshal(text, &said) != nil || said.Message == "" {
+		said.Message = http.StatusText(status)
+	}
+	code, hint := problem.JailFailed, ""
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		code, hint = problem.Forbidden, "give the service account of clawjail the role of the chart"
+	case http.StatusConflict:
+		code = problem.Conflict
+	}
+	return problem.New(code, hint, "the API server of Kubernetes says: %s", said.Message)
+}
+
+// Meta is what every object has.
+type Meta struct {
+	Name      string `json:"name"`
+	Namespace string `json:"namespace"`
+	UID       string `json:"uid"`
+	// Deleted is when it was asked to be deleted.
+	Deleted *time.Time `json:"deletionTimestamp"`
+	Owners  []Owner    `json:"ownerReferences"`
+}
+
+// Owner is an object that another one belongs to.
+type Owner struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Name       string `json:"name"`
+	UID        string `json:"uid"`
+	Controller bool   `json:"controller"`
+}
+
+// controller is the one that has made an object and looks after it.
+func (m Meta) controller() (Owner, bool) {
+	for _, o := range m.Owners {
+		if o.Controller {
+			return o, true
+		}
+	}
+	return Owner{}, false
+}
+
+// The kinds of agent-sandbox.
+const (
+	coreGroup       = "agents.x-k8s.io/v1beta1"
+	extensionsGroup = "extensions.agents.x-k8s.io/v1beta1"
+)
+
+// object is the path of an object of a namespace.
+func object(group, namespace, resource, name string) string {
+	prefix := "/apis/" + group
+	if group == "v1" {
+		prefix = "/api/v1"
+	}
+	return prefix + "/namespaces/" + url.PathEscape(namespace) + "/" + resource + "/" + url.PathEscape(name)
+}
