@@ -5,6 +5,7 @@
 #   scripts/setup.sh run    what clawjail itself needs, and what builds it
 #   scripts/setup.sh test   that, and what its tests and benchmarks need
 #   scripts/setup.sh vm     that, and what guests in an emulator need
+#   scripts/setup.sh k8s    what a cluster of the tests needs, without that of the other tests
 #
 # It may be run any number of times: when everything is there it only looks, which takes a moment. What is there
 # already is kept, from wherever it came: a thing is looked for by its command and not by its package. Services that
@@ -69,6 +70,10 @@ qemu-system-x86_64 qemu-system-x86  runs the guests of the tests
 qemu-img qemu-utils             makes their disks
 depmod kmod                    lists the modules of their kernels
 qemu-system-aarch64 qemu-system-arm  runs guests for arm64
+'
+k8s_needs='
+/usr/lib/cni/bridge containernetworking-plugins  the network of pods
+/bin/busybox busybox-static    what is in the pods of the tests
 '
 
 die() {
@@ -264,8 +269,9 @@ build) # elsewhere they may have other paths, and a build does without
 run) needs=$run_needs ;;
 test) needs="$run_needs$test_needs" ;;
 vm) needs="$run_needs$test_needs$vm_needs" ;;
+k8s) needs="$run_needs$k8s_needs" ;;
 *)
-	echo "usage: scripts/setup.sh build|run|test|vm" >&2
+	echo "usage: scripts/setup.sh build|run|test|vm|k8s" >&2
 	exit 2
 	;;
 esac
