@@ -117,32 +117,16 @@ func (l *Lifecycle) resume(ctx context.Context, r Record) {
 
 // Admit adds the jail's address to its firewall table.
 func (l *Lifecycle) Admit(ctx context.Context, name Name) error {
-	e, err := l.Lookup(name)
-	if err != nil {
-		return err
-	}
-	if err := e.Acquire(ctx); err != nil {
-		return err
-	}
-	defer e.Leave()
-	r := e.Record()
-	switch {
-	case r.State == StateReady:
-		return nil
-	case r.State != StateStarted || r.Exit != nil:
-		return problem.New(problem.Conflict, "open a new session", "jail %s is %s and cannot be admitted to the gateway", name, r.State)
-	}
-	l.Barrier(StepAdmit)
-	// A warm browser may have waited for long. Where it has lost its profile of AppArmor meanwhile, nobody gets it.
-	if place := l.placement(r); place.Profile.AppArmor != "" {
-		if err := l.confined(ctx, place, r.Process); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			return fmt.Errorf("admit jail %s: %w", name, err)
+	return l.AdmitBy(ctx, name, func(r Record) error {
+		l.Barrier(StepAdmit)
+		// A warm browser may have waited for long. Where it has lost its profile of AppArmor meanwhile, nobody gets it.
+		if place := l.placement(r); place.Profile.AppArmor != "" {
+			if err := l.confined(ctx, place, r.Process); err != nil && !errors.Is(err, os.ErrProcessDone) {
+				return err
+			}
 		}
-	}
-	if err := l.Parts.Firewall.Add(ctx, r.Spec.Kind.Table(), r.Lease); err != nil {
-		return fmt.Errorf("admit jail %s: %w", name, err)
-	}
-	return e.Put(ctx, StateReady)
+		return l.Parts.Firewall.Add(ctx, r.Spec.Kind.Table(), r.Lease)
+	})
 }
 
 // Token implements Maker.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // Making is what the creation of a jail carries from step to step. Drivers embed it beside what is their own.
@@ -89,6 +91,29 @@ func Make[D any, M interface{ making() *Making }](ctx context.Context, d D, e *E
 		}
 	}
 	return &of.Jail, nil
+}
+
+// AdmitBy opens the gateway to a jail that has started, unless it is open.
+func (g *Registry) AdmitBy(ctx context.Context, name Name, open func(Record) error) error {
+	e, err := g.Lookup(name)
+	if err != nil {
+		return err
+	}
+	if err := e.Acquire(ctx); err != nil {
+		return err
+	}
+	defer e.Leave()
+	r := e.Record()
+	switch {
+	case r.State == StateReady:
+		return nil
+	case r.State != StateStarted || r.Exit != nil:
+		return problem.New(problem.Conflict, "open a new session, or start it again", "jail %s is %s and cannot be admitted to the gateway", name, r.State)
+	}
+	if err := open(r); err != nil {
+		return fmt.Errorf("admit jail %s: %w", name, err)
+	}
+	return e.Put(ctx, StateReady)
 }
 
 // End ends a jail in whatever state it is, if there is one of that name.

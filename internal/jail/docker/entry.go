@@ -4,7 +4,6 @@ package docker
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/jail"
@@ -47,25 +46,12 @@ func (d *Driver) Inspect(_ context.Context, name jail.Name) (jail.Status, error)
 
 // Admit adds the container's address to the firewall's table.
 func (d *Driver) Admit(ctx context.Context, name jail.Name) error {
-	e, err := d.Lookup(name)
-	if err != nil {
-		return err
-	}
-	if err := e.Acquire(ctx); err != nil {
-		return err
-	}
-	defer e.Leave()
-	r := e.Record()
-	switch {
-	case r.State == jail.StateReady:
-		return nil
-	case r.State != jail.StateStarted || r.Exit != nil || r.Lease.Index < 0:
-		return problem.New(problem.Conflict, "start it again", "container %s is %s and cannot be admitted to the gateway", name, r.State)
-	}
-	if err := d.open(ctx, r.Lease); err != nil {
-		return fmt.Errorf("admit container %s: %w", name, err)
-	}
-	return e.Put(ctx, jail.StateReady)
+	return d.AdmitBy(ctx, name, func(r jail.Record) error {
+		if r.Lease.Index < 0 {
+			return problem.New(problem.Conflict, "start it again", "container %s has no address", name)
+		}
+		return d.open(ctx, r.Lease)
+	})
 }
 
 // open opens the gateway to an address.
