@@ -161,7 +161,7 @@ var builtShim = sync.OnceValues(func() ([]byte, error) {
 
 // world is a control plane's side, and what a pod needs to reach it.
 type world struct {
-	t       *testing.T
+	t       testing.TB
 	server  *shim.Server
 	relay   *testenv.Relay
 	address string
@@ -174,7 +174,7 @@ type world struct {
 
 const token = "the token of pod one"
 
-func newWorld(t *testing.T, window time.Duration) *world {
+func newWorld(t testing.TB, window time.Duration) *world {
 	t.Helper()
 	testenv.Root(t)
 	testenv.Tool(t, "go")
@@ -240,7 +240,7 @@ func (w *world) write(name string, data []byte, mode os.FileMode) {
 	}
 }
 
-func certify(t *testing.T) (tls.Certificate, []byte) {
+func certify(t testing.TB) (tls.Certificate, []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -263,7 +263,7 @@ type started struct {
 }
 
 // status waits for its end.
-func (s *started) status(t *testing.T) int {
+func (s *started) status(t testing.TB) int {
 	t.Helper()
 	select {
 	case <-s.end:
@@ -379,10 +379,21 @@ func (o *output) text() string {
 	return o.String()
 }
 
-// run starts a program, and collects what it prints.
-func (w *world) run(p *shim.Pod, run shim.Run) (*program, error) {
+// plain starts a program, and returns its stdin and its stdout. Nobody reads its stderr.
+func (w *world) plain(p *shim.Pod, run shim.Run) (in, out *os.File) {
 	w.t.Helper()
-	var ours, theirs [3]*os.File
+	_, ours, err := w.launch(p, run)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = errors.Join(ours[0].Close(), ours[1].Close(), ours[2].Close()) })
+	return ours[0], ours[1]
+}
+
+// launch starts a program, and returns the other ends of its stdio.
+func (w *world) launch(p *shim.Pod, run shim.Run) (running *shim.Running, ours [3]*os.File, err error) {
+	w.t.Helper()
+	var theirs [3]*os.File
 	for n := range ours {
 		r, wr, err := os.Pipe()
 		if err != nil {
@@ -393,9 +404,17 @@ func (w *world) run(p *shim.Pod, run shim.Run) (*program, error) {
 		}
 	}
 	run.Home = home
-	running, err := p.Run(w.t.Context(), run, theirs)
-	if err != nil {
+	if running, err = p.Run(w.t.Context(), run, theirs); err != nil {
 		_ = errors.Join(ours[0].Close(), ours[1].Close(), ours[2].Close())
+	}
+	return running, ours, err
+}
+
+// run starts a program, and collects what it prints.
+func (w *world) run(p *shim.Pod, run shim.Run) (*program, error) {
+	w.t.Helper()
+	running, ours, err := w.launch(p, run)
+	if err != nil {
 		return nil, err
 	}
 	out := &program{Running: running, in: ours[0]}

@@ -32,9 +32,9 @@ const (
 	// whoLimit is how long it may take to find out whether that is true.
 	whoLimit = 10 * time.Second
 	// maxHellos bounds the connections that have not said it, of all, and maxHellosOf those of one address.
-	maxHellos, maxHellosOf = 512, 4
-	// refusalDelay is how long one that was refused is held, so that it takes its time to try again.
-	refusalDelay = 500 * time.Millisecond
+	maxHellos, maxHellosOf = 512, 2
+	// refusalDelay is how long one that was refused is held, so that a pod does not have the API server asked more than twice a second.
+	refusalDelay = time.Second
 )
 
 // Options are what a Server is made from. Everything is required.

@@ -25,6 +25,8 @@ const (
 	maxHello = 16 << 10
 	// maxMessage bounds the others: the files of a home directory are in one, in base64.
 	maxMessage = 2*jail.MaxHomeFiles + 512<<10
+	// maxWindow bounds what is kept of each stream that nobody reads.
+	maxWindow = 512 << 10
 )
 
 // Hello is the first message of a connection, from the pod.
@@ -181,6 +183,7 @@ func Session(incoming uint32) *yamux.Config {
 	c.MeasureRTTInterval = time.Hour
 	c.AcceptBacklog = 64
 	c.MaxIncomingStreams = incoming
+	c.MaxStreamWindowSize = maxWindow
 	c.LogOutput = io.Discard // what it says is of what the other side sends
 	return c
 }
