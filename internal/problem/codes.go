@@ -100,6 +100,7 @@ const (
 	NodeUnreachable         = "node_unreachable"
 	NodeLost                = "node_lost"
 	NodeDraining            = "node_draining"
+	NetworkNotEnforced      = "network_not_enforced"
 	HostdUnreachable        = "hostd_unreachable"
 	ControlPlaneUnreachable = "control_plane_unreachable"
 	ShuttingDown            = "shutting_down"
@@ -251,6 +252,7 @@ func Codes() []Info {
 		{PoolExhausted, http.StatusServiceUnavailable, "all addresses or network slots are in use", "close something, or configure a larger subnet"},
 		{NodeUnreachable, http.StatusServiceUnavailable, "the control plane that has the session does not answer", "try again; `clawjail node ls` says which control planes there are"},
 		{NodeDraining, http.StatusServiceUnavailable, "the control plane opens no new sessions, because somebody is about to stop it", "ask another one, or have it open sessions again: `clawjail node resume NODE`"},
+		{NetworkNotEnforced, http.StatusServiceUnavailable, "a pod of Kubernetes reaches what no jail may reach, so nothing was started in it", "use a network plugin that enforces the policies of the namespace, and look at these policies"},
 		{NodeLost, http.StatusGone, "the control plane that had the session is lost, and the session with it", "open a new session"},
 		{HostdUnreachable, http.StatusServiceUnavailable, "the host daemon does not answer", "start it: `sudo clawjail up`, or its service; `clawjail status` says what runs"},
 		{ControlPlaneUnreachable, http.StatusServiceUnavailable, "the control plane does not answer", "start it: `sudo clawjail up`, or its service; `clawjail status` says what runs"},

@@ -308,6 +308,7 @@ authorization: {mode: AlwaysAllow}
 address: %s
 cgroupRoot: /%s
 cgroupsPerQOS: false
+podPidsLimit: 512
 enforceNodeAllocatable: []
 cgroupDriver: cgroupfs
 failCgroupV1: false

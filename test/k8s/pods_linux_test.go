@@ -5,17 +5,10 @@ package k8s
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/netip"
 	"os"
@@ -55,16 +48,10 @@ const gatewayPort = 7777
 // newGateway makes one for a namespace of its own, with a warm pool of one pod.
 func newGateway(c *cluster, namespace string) *gateway {
 	c.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	c.must(err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"gateway"}, IsCA: true, BasicConstraintsValid: true, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	c.must(err)
-	g := &gateway{c: c, namespace: namespace, arrived: make(chan arrival, 16), log: &testenv.Buffer{}, known: map[string]kubernetes.Identity{}}
-	g.api, err = kubernetes.NewAPI(kubernetes.Access{Server: apiAddress, Authority: c.dir + "/pki/apiserver.crt", Token: c.write("admin.token", c.token)})
-	c.must(err)
+	side := c.furnish(namespace)
+	g := &gateway{c: c, namespace: namespace, api: c.api(), arrived: make(chan arrival, 16), log: &testenv.Buffer{}, known: map[string]kubernetes.Identity{}}
 	server := shim.NewServer(shim.Options{
-		TLS: &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS13},
+		TLS: side,
 		Who: func(ctx context.Context, token string, from netip.Addr) (string, error) {
 			id, err := g.api.Identify(ctx, namespace, token, from)
 			if err != nil {
@@ -99,30 +86,13 @@ func newGateway(c *cluster, namespace string) *gateway {
 			c.t.Logf("the gateway:\n%s", g.log)
 		}
 	})
-	authority := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-	c.kubectl(strings.NewReplacer("NAMESPACE", namespace, "AUTHORITY", strings.ReplaceAll(strings.TrimSpace(authority), "\n", "\n    "),
+	c.kubectl(strings.NewReplacer("NAMESPACE", namespace,
 		"GATEWAY", fmt.Sprintf("%s:%d", nodeAddress, gatewayPort), "AUDIENCE", kubernetes.Audience).Replace(manifest), "apply", "-f", "-")
 	return g
 }
 
-// manifest is a namespace in which only what is restricted may run, and a warm pool of pods in it.
+// manifest is a warm pool of pods.
 const manifest = `
-apiVersion: v1
-kind: Namespace
-metadata: {name: NAMESPACE, labels: {pod-security.kubernetes.io/enforce: restricted}}
----
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: jail, namespace: NAMESPACE}
-automountServiceAccountToken: false
----
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: gateway, namespace: NAMESPACE}
-data:
-  authority.pem: |
-    AUTHORITY
----
 apiVersion: extensions.agents.x-k8s.io/v1beta1
 kind: SandboxTemplate
 metadata: {name: jail, namespace: NAMESPACE}
@@ -321,6 +291,15 @@ func TestAClaimTakesAPodAndProgramsOutliveTheNodesDaemons(t *testing.T) {
 	bound := strings.TrimSpace(c.kubectl("", "-n", "claimed", "create", "token", "jail", "--audience", kubernetes.Audience, "--bound-object-kind", "Pod", "--bound-object-name", id.Pod, "--bound-object-uid", id.UID))
 	if _, err := g.api.Identify(t.Context(), "claimed", bound, a.Address()); err != nil {
 		t.Errorf("a token of the pod, as a control: %v", err)
+	}
+
+	// A program that takes more memory than the pod has is ended, and not the pod.
+	greedy := g.run(a, "exec tail /dev/zero", false)
+	if exit, err := greedy.Wait(t.Context()); err != nil || exit.Signal != "killed" {
+		t.Errorf("the greedy program ended with %+v, %v", exit, err)
+	}
+	if used, err := a.Usage(t.Context()); err != nil || !slices.Contains(used.Hit, jail.LimitMemory) || used.MemoryBytes == 0 || used.CPU == 0 {
+		t.Errorf("the pod has used %+v, %v", used, err)
 	}
 
 	// A program copies its stdin while kubelet and containerd are killed and start again.

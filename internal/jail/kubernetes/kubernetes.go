@@ -139,12 +139,13 @@ func refusal(status int, text []byte) error {
 
 // Meta is what every object has.
 type Meta struct {
-	Name      string `json:"name"`
-	Namespace string `json:"namespace"`
-	UID       string `json:"uid"`
+	Name      string            `json:"name"`
+	Namespace string            `json:"namespace,omitempty"`
+	UID       string            `json:"uid,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
 	// Deleted is when it was asked to be deleted.
-	Deleted *time.Time `json:"deletionTimestamp"`
-	Owners  []Owner    `json:"ownerReferences"`
+	Deleted *time.Time `json:"deletionTimestamp,omitempty"`
+	Owners  []Owner    `json:"ownerReferences,omitempty"`
 }
 
 // Owner is an object that another one belongs to.
@@ -172,11 +173,16 @@ const (
 	extensionsGroup = "extensions.agents.x-k8s.io/v1beta1"
 )
 
-// object is the path of an object of a namespace.
-func object(group, namespace, resource, name string) string {
+// resource is the path of all objects of a kind in a namespace.
+func resource(group, namespace, kinds string) string {
 	prefix := "/apis/" + group
 	if group == "v1" {
 		prefix = "/api/v1"
 	}
-	return prefix + "/namespaces/" + url.PathEscape(namespace) + "/" + resource + "/" + url.PathEscape(name)
+	return prefix + "/namespaces/" + url.PathEscape(namespace) + "/" + kinds
+}
+
+// object is the path of one.
+func object(group, namespace, kinds, name string) string {
+	return resource(group, namespace, kinds) + "/" + url.PathEscape(name)
 }

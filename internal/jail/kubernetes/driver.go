@@ -1,0 +1,520 @@
+package kubernetes
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/kubernetes/shim"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// Options configure a Driver.
+type Options struct {
+	API          *API
+	Installation jail.Installation
+	// Node is the name of this control plane. What it has made is its own to remove.
+	Node string
+	// Namespace is where the pods are. Nothing else should be in it.
+	Namespace string
+	// Images are those of the templates, by their names.
+	Images map[string]string
+	// Account is the service account of the pods, which may do nothing.
+	Account string
+	// Gateway is where pods reach this control plane, and GatewayName what its certificate says.
+	Gateway, GatewayName string
+	// AuthorityMap is the ConfigMap that has the certificate of its authority, as authority.pem.
+	AuthorityMap string
+	// TLS is the control plane's side for them.
+	TLS *tls.Config
+	// Probes are what no pod may reach.
+	Probes []shim.Probe
+	// Window is how long a pod whose connection broke is waited for. Default 30 s.
+	Window time.Duration
+	// Grace is how long owner jails outlive their owner. Default 30 s.
+	Grace time.Duration
+	Log   *slog.Logger     // default: discarded
+	Now   func() time.Time // default time.Now
+}
+
+// Validate fills in defaults and reports everything that is wrong at once.
+func (o *Options) Validate() error {
+	bad := problem.Many{Code: problem.BadConfig}
+	if _, err := jail.ParseInstallation(string(o.Installation)); err != nil {
+		bad.Add("installation", "%v", err)
+	}
+	label := regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
+	for name, value := range map[string]string{"node": o.Node, "namespace": o.Namespace, "account": o.Account, "authority_map": o.AuthorityMap} {
+		if !label.MatchString(value) {
+			bad.Add(name, "%q is no name of 1 to 63 letters, digits, dots and dashes", value)
+		}
+	}
+	if host, port, err := net.SplitHostPort(o.Gateway); err != nil || host == "" || port == "" || o.GatewayName == "" {
+		bad.Add("gateway", "%q is not HOST:PORT, or has no name", o.Gateway)
+	}
+	if o.API == nil || o.TLS == nil {
+		bad.Add("api", "the API server, or the certificate for pods, is missing")
+	}
+	if o.Window <= 0 {
+		o.Window = 30 * time.Second
+	}
+	if o.Grace <= 0 {
+		o.Grace = 30 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return bad.Err()
+}
+
+// Driver makes each jail as a pod, by a claim of agent-sandbox. What there is of jails is what the API server knows; this process has besides which of
+// them it owns, and the connections with their pods.
+//
+// It makes jails of LifetimeOwner. Their owner is this process, and they end with it.
+type Driver struct {
+	*jail.Registry
+	o      Options
+	server *shim.Server
+
+	background context.Context // ends the watchers
+	stop       context.CancelFunc
+	watchers   sync.WaitGroup
+	reaping    chan struct{} // one token: single flight
+
+	mu      sync.Mutex // guards what follows
+	changed *sync.Cond
+	pods    map[string]*pod // that are connected, by their Sandbox
+	whose   map[string]Identity
+	jails   map[jail.Name]*pod
+	pools   map[string]bool // that were made, or found
+}
+
+// pod is one that is connected.
+type pod struct {
+	*shim.Pod
+	Identity
+	running *shim.Running // the jail's program, once it has begun
+}
+
+var _ jail.Driver = (*Driver)(nil)
+
+// New makes a Driver. Close must be called.
+func New(ctx context.Context, o Options) (*Driver, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	d := &Driver{o: o, reaping: make(chan struct{}, 1), pods: map[string]*pod{}, whose: map[string]Identity{}, jails: map[jail.Name]*pod{}, pools: map[string]bool{}}
+	d.changed = sync.NewCond(&d.mu)
+	d.background, d.stop = context.WithCancel(context.Background())
+	var err error
+	if d.Registry, err = jail.OpenRegistry(ctx, jail.RegistryOptions{Journal: unwritten{}, Log: o.Log, Now: o.Now, Grace: o.Grace, Barrier: func(jail.Step) {}}); err != nil {
+		return nil, err
+	}
+	d.server = shim.NewServer(shim.Options{TLS: o.TLS, Who: d.who, Arrived: d.arrived, Window: o.Window, Log: o.Log})
+	return d, nil
+}
+
+// unwritten is the journal: the API server has it.
+type unwritten struct{}
+
+func (unwritten) Put(context.Context, jail.Record) error                   { return nil }
+func (unwritten) Delete(context.Context, jail.Name) error                  { return nil }
+func (unwritten) Load(context.Context) ([]jail.Record, []jail.Name, error) { return nil, nil, nil }
+
+// Serve lets pods in, until the listener is closed.
+func (d *Driver) Serve(l net.Listener) error { return d.server.Serve(l) }
+
+// Close ends the connections, and with them what runs in the pods. The API server is not asked any more: what is left is for the next one to reap.
+func (d *Driver) Close() {
+	d.stop()
+	d.server.Close()
+	d.watchers.Wait()
+}
+
+// Run ends jails whose time is up, or whose owner is gone, and removes what belongs to nobody, until the context ends.
+func (d *Driver) Run(ctx context.Context) {
+	d.AwaitOwners()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for looks := 0; ; looks++ {
+		for r, why := range d.Overdue() {
+			d.o.Log.Info("end a jail", "jail", r.Name, "reason", why.Text)
+			if err := d.end(ctx, r.Name, why.Cause); err != nil && ctx.Err() == nil {
+				d.o.Log.Error("end a jail", "jail", r.Name, "error", err)
+			}
+		}
+		if looks%10 == 0 {
+			if _, err := d.Reap(ctx, jail.ReapOptions{}); err != nil && ctx.Err() == nil {
+				d.o.Log.Error("reap", "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// who lets in pods that wait, or that were claimed for a jail of this control plane.
+func (d *Driver) who(ctx context.Context, token string, from netip.Addr) (string, error) {
+	id, err := d.o.API.Identify(ctx, d.o.Namespace, token, from)
+	if err != nil {
+		return "", err
+	}
+	if id.Claim != "" {
+		if _, err := d.Lookup(jail.Name(id.Claim)); err != nil {
+			return "", problem.Wrap(err, problem.NotFound, "it ends by itself", "the pod %s is of no jail of this control plane", id.Pod)
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.whose[id.UID] = id
+	return id.UID, nil
+}
+
+// arrived keeps a pod for the jail that it is claimed for, now or later.
+func (d *Driver) arrived(p *shim.Pod) {
+	d.mu.Lock()
+	one := &pod{Pod: p, Identity: d.whose[p.Name()]}
+	d.pods[one.Sandbox] = one
+	d.changed.Broadcast()
+	d.mu.Unlock()
+	d.watchers.Go(func() {
+		select {
+		case <-p.Done():
+		case <-d.background.Done():
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.pods[one.Sandbox] == one {
+			delete(d.pods, one.Sandbox)
+			delete(d.whose, p.Name())
+		}
+	})
+}
+
+// making is what a creation carries from step to step.
+type making struct {
+	jail.Making
+	name jail.Name
+	spec jail.Spec
+	pod  *pod
+	ends [3]*os.File // of the program
+}
+
+// creation is the order in which a jail comes to be.
+var creation = []jail.Beginning[*Driver, *making]{
+	{Step: jail.StepClone, State: jail.StateCloned, Took: func(t *jail.Timing) *time.Duration { return &t.Clone }, Do: (*Driver).claim},
+	{Step: jail.StepStart, State: jail.StateAttached, Took: func(t *jail.Timing) *time.Duration { return &t.Start }, Do: (*Driver).await},
+	{Step: jail.StepVerify, Took: func(t *jail.Timing) *time.Duration { return &t.Verify }, Do: (*Driver).verify},
+	{Step: jail.StepDeliver, Do: (*Driver).deliver},
+	{Step: jail.StepBegin, State: jail.StateStarted, Took: func(t *jail.Timing) *time.Duration { return &t.Start }, Do: (*Driver).begin},
+}
+
+// Create makes a jail without an owner.
+func (d *Driver) Create(ctx context.Context, spec jail.Spec) (*jail.Jail, error) {
+	return d.CreateFor(ctx, "", spec, func(context.Context, *jail.Jail) error { return nil })
+}
+
+// CreateFor implements jail.Maker.
+func (d *Driver) CreateFor(ctx context.Context, owner string, spec jail.Spec, deliver func(context.Context, *jail.Jail) error) (*jail.Jail, error) {
+	if err := d.Check(ctx, spec); err != nil {
+		return nil, err
+	}
+	e, err := d.Enter(jail.Record{Owner: owner, Spec: spec, Lease: jail.Lease{Index: -1, UID: jail.AgentUID}},
+		func(n int) (jail.Name, error) { return jail.NewName(spec.Kind, d.o.Installation, n) })
+	if err != nil {
+		return nil, err
+	}
+	m := &making{Making: jail.Making{Deliver: deliver}, name: e.Record().Name, spec: spec}
+	j, err := jail.Make(ctx, d, e, m, creation, plainly, d.teardown)
+	if err == nil {
+		d.o.Log.Info("jail made", "jail", j.Name, "pod", m.pod.Identity.Pod, "claim", j.Timing.Clone, "start", j.Timing.Start, "verify", j.Timing.Verify)
+	}
+	return j, err
+}
+
+func plainly(do func() error) error { return do() }
+
+// Check says what would keep Create from working.
+func (d *Driver) Check(_ context.Context, spec jail.Spec) error {
+	if err := spec.Validate(); err != nil {
+		return err
+	}
+	switch {
+	case spec.Lifetime != jail.LifetimeOwner, len(spec.Mounts) > 0, spec.Root != "", spec.Image != "", spec.Agent != nil && (spec.Agent.State > 0 || spec.Agent.Token):
+		return problem.New(problem.Unsupported, "use a machine with a host daemon", "a jail that is kept, or that has folders or a state that outlive it, cannot be made on Kubernetes")
+	case d.o.Images[spec.Template] == "":
+		return problem.New(problem.TemplateMissing, "make its image: clawjail template image, and name it in the configuration", "there is no image of the template %s", spec.Template)
+	}
+	return nil
+}
+
+// await waits until the pod of the claim has connected.
+func (d *Driver) await(ctx context.Context, e *jail.Entry, m *making) error {
+	sandbox, err := d.o.API.claimed(ctx, d.o.Namespace, string(m.name))
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.changed.Broadcast()
+	})
+	defer stop()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for d.pods[sandbox] == nil && ctx.Err() == nil {
+		d.changed.Wait()
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("wait for the pod of the Sandbox %s: %w", sandbox, err)
+	}
+	m.pod = d.pods[sandbox]
+	d.jails[m.name] = m.pod
+	m.Jail.Lease.Addr = m.pod.Address()
+	e.Change(func(r *jail.Record) { r.Lease.Addr = m.pod.Address() })
+	return nil
+}
+
+// verify has the pod confine its programs and say how they are confined. A pod that says anything else than was declared never runs one.
+func (d *Driver) verify(ctx context.Context, _ *jail.Entry, m *making) error {
+	profile := ProfileFor(m.spec)
+	report, err := m.pod.Prepare(ctx, shim.Prepare{Profile: profile, Probes: d.o.Probes})
+	if err != nil {
+		return err
+	}
+	if diff := differences(profile, report, m.pod.Address()); len(diff) > 0 {
+		return problem.New(problem.JailUnconfined, "look at the admission and the runtime of the cluster: they change what pods ask for", "the pod is not confined as declared: %s", strings.Join(diff, "; "))
+	}
+	if len(report.Reached) > 0 {
+		return problem.New(problem.NetworkNotEnforced, "use a network plugin that enforces policies, and look at the policies of the namespace "+d.o.Namespace,
+			"the pod reaches what no jail may reach: %s", strings.Join(report.Reached, ", "))
+	}
+	return m.pod.Ready(ctx)
+}
+
+// deliver gives the jail to its owner, with the other ends of its program's stdio.
+func (d *Driver) deliver(ctx context.Context, _ *jail.Entry, m *making) (err error) {
+	var ours [3]*os.File
+	for n := range ours {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return err
+		}
+		if ours[n], m.ends[n] = r, w; n == 0 {
+			ours[n], m.ends[n] = w, r
+		}
+		m.Jail.Stdio = &jail.Stdio{In: ours[0], Out: ours[1], Err: ours[2]}
+	}
+	if err := m.Hand(ctx); err != nil {
+		return errors.Join(err, m.ends[0].Close(), m.ends[1].Close(), m.ends[2].Close())
+	}
+	return nil
+}
+
+// begin starts the program, and watches for its end.
+func (d *Driver) begin(ctx context.Context, e *jail.Entry, m *making) error {
+	running, err := m.pod.Run(ctx, shim.Run{Main: true, Program: m.spec.Program, Home: m.spec.Kind.Home(), HomeFiles: m.spec.HomeFiles}, m.ends)
+	if err != nil {
+		return err
+	}
+	m.pod.running = running
+	e.Change(func(r *jail.Record) { r.Process.PID = running.PID })
+	if e.Watch() {
+		d.watchers.Go(func() {
+			exit, err := running.Wait(d.background)
+			if err != nil {
+				exit = jail.Exit{Code: -1, Cause: jail.CauseOwnerLost, At: d.o.Now()}
+			}
+			e.Exited(exit)
+		})
+	}
+	return nil
+}
+
+// Admit says that the gateway takes the jail's requests: a pod reaches it anyway, and nothing else.
+func (d *Driver) Admit(ctx context.Context, name jail.Name) error {
+	return d.AdmitBy(ctx, name, func(jail.Record) error { return nil })
+}
+
+// Inspect reports one jail, with what its pod says that it uses.
+func (d *Driver) Inspect(ctx context.Context, name jail.Name) (jail.Status, error) {
+	e, err := d.Lookup(name)
+	if err != nil {
+		return jail.Status{}, err
+	}
+	r := e.Record()
+	s := r.Status()
+	if p := d.podOf(name); p != nil && r.Exit == nil && p.running != nil {
+		s.Usage, err = p.Usage(ctx)
+	}
+	return s, err
+}
+
+func (d *Driver) podOf(name jail.Name) *pod {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.jails[name]
+}
+
+// runningPod is that of a jail whose program runs.
+func (d *Driver) runningPod(name jail.Name) (*pod, error) {
+	if _, err := d.Running(name); err != nil {
+		return nil, err
+	}
+	p := d.podOf(name)
+	if p == nil {
+		return nil, problem.New(problem.Conflict, "start it first", "jail %s has no pod", name)
+	}
+	return p, nil
+}
+
+// Exec implements jail.Maker.
+func (d *Driver) Exec(ctx context.Context, name jail.Name, p jail.Program, stdio [3]*os.File) (jail.Execution, error) {
+	one, err := d.runningPod(name)
+	if err != nil {
+		return nil, err
+	}
+	r, err := d.Running(name)
+	if err != nil {
+		return nil, err
+	}
+	return one.Run(ctx, shim.Run{Program: p, Home: r.Spec.Kind.Home()}, stdio)
+}
+
+// Destroy ends a jail in whatever state it is.
+func (d *Driver) Destroy(ctx context.Context, name jail.Name) error {
+	return d.end(ctx, name, jail.CauseDestroyed)
+}
+
+func (d *Driver) end(ctx context.Context, name jail.Name, why jail.Cause) error {
+	return d.End(ctx, name, why, d.teardown)
+}
+
+// ending is the teardown: the same list for close, failure and reaper.
+var ending = []jail.Ending[*Driver]{
+	{Step: jail.StepTerminate, Do: (*Driver).terminate},
+	{Step: jail.StepDestroy, Do: func(d *Driver, ctx context.Context, _ *jail.Entry, r jail.Record) error {
+		return d.o.API.unclaim(ctx, d.o.Namespace, string(r.Name))
+	}},
+	{Step: jail.StepForget, Last: true, Do: func(d *Driver, _ context.Context, _ *jail.Entry, r jail.Record) error {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.jails, r.Name)
+		return nil
+	}},
+}
+
+func (d *Driver) teardown(ctx context.Context, e *jail.Entry) error {
+	return jail.TearDown(ctx, d, e, ending, plainly)
+}
+
+// terminate ends what runs in the pod. A pod that cannot be asked is deleted anyway.
+func (d *Driver) terminate(ctx context.Context, _ *jail.Entry, r jail.Record) error {
+	p := d.podOf(r.Name)
+	if p == nil {
+		return nil
+	}
+	grace := jail.OwnerGrace
+	if r.Exit != nil {
+		grace = 0
+	}
+	ctx, cancel := context.WithTimeout(ctx, grace+5*time.Second)
+	defer cancel()
+	if err := p.End(ctx, grace); err != nil {
+		d.o.Log.Warn("end a pod", "jail", r.Name, "error", err)
+		p.Forget()
+	}
+	return nil
+}
+
+// Reap removes the claims of this control plane that no jail here needs.
+func (d *Driver) Reap(ctx context.Context, o jail.ReapOptions) (jail.ReapReport, error) {
+	report := jail.ReapReport{Findings: []jail.Finding{}}
+	select {
+	case d.reaping <- struct{}{}:
+		defer func() { <-d.reaping }()
+	case <-ctx.Done():
+		return report, ctx.Err()
+	}
+	// The claims are read before the jails: a jail is there before its claim.
+	claims, err := d.o.API.claims(ctx, d.o.Namespace, d.labels())
+	if err != nil {
+		return report, fmt.Errorf("reap: %w", err)
+	}
+	var errs []error
+	for _, name := range claims {
+		if _, err := d.Lookup(jail.Name(name)); err == nil {
+			report.Jails++
+			continue
+		}
+		f := jail.Finding{Name: jail.Name(name), Reason: "no jail of this control plane needs it"}
+		if !o.DryRun {
+			if err := d.o.API.unclaim(ctx, d.o.Namespace, name); err != nil {
+				f.Error = err.Error()
+				errs = append(errs, err)
+			} else {
+				f.Removed = true
+			}
+		}
+		report.Findings = append(report.Findings, f)
+		d.o.Log.Info("reap", "jail", f.Name, "reason", f.Reason, "removed", f.Removed, "error", f.Error)
+	}
+	return report, errors.Join(errs...)
+}
+
+// labels are those of everything that this control plane has made.
+func (d *Driver) labels() map[string]string {
+	return map[string]string{labelInstallation: string(d.o.Installation), labelNode: d.o.Node}
+}
+
+// ProfileFor is how a pod is confined. Kubernetes cannot forbid programs in a volume of memory, has a limit of tasks for all pods of a node alike, and
+// gives pods of one user of the node's unless they have a user namespace.
+func ProfileFor(spec jail.Spec) jail.Profile {
+	p := jail.ProfileFor(spec, jail.Lease{UID: jail.AgentUID}).With(jail.Means{Seccomp: true, SharedMemoryFolder: true, UserNamespaces: true})
+	p.UID, p.GID, p.Host = jail.AgentUID, jail.AgentUID, jail.AgentUID
+	p.Tmpfs = slices.Clone(p.Tmpfs)
+	for n := range p.Tmpfs {
+		p.Tmpfs[n].NoExec, p.Tmpfs[n].Mode = false, 0o1777
+	}
+	p.Limits.Tasks = jail.MaxTasks
+	return p
+}
+
+// differences lists how a pod is not confined as declared.
+func differences(p jail.Profile, r shim.Report, address netip.Addr) []string {
+	o := r.Observed
+	// Files of the node that a kubelet puts into each pod. The first is root's; the second takes the last words of a container.
+	o.Writable = slices.DeleteFunc(slices.Clone(o.Writable), func(point string) bool {
+		return slices.Contains([]string{"/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/dev/termination-log", "/dev/mqueue"}, point)
+	})
+	// With version 1 of control groups there is one namespace of them for all.
+	o.SharedNamespaces = slices.DeleteFunc(slices.Clone(o.SharedNamespaces), func(kind string) bool { return kind == "cgroup" })
+	// The limit of a pod is of a group around it, which is not seen from within.
+	if o.Tasks == 0 {
+		o.Tasks = jail.MaxTasks
+	}
+	diff := p.Compare(o)
+	for _, a := range r.Addresses {
+		if a.Is4() == address.Is4() && a != address {
+			diff = append(diff, fmt.Sprintf("it has the address %s, and has connected from %s", a, address))
+		}
+	}
+	return diff
+}

@@ -1,0 +1,168 @@
+//go:build k8s
+
+package k8s
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/jailtest"
+	"github.com/clawjail/clawjail/internal/jail/kubernetes"
+	"github.com/clawjail/clawjail/internal/jail/kubernetes/shim"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
+)
+
+// setting is a namespace in which only what is restricted may run, with the account of jails in it.
+const setting = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: NAMESPACE, labels: {pod-security.kubernetes.io/enforce: restricted}}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: jail, namespace: NAMESPACE}
+automountServiceAccountToken: false
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: gateway, namespace: NAMESPACE}
+data:
+  authority.pem: |
+    AUTHORITY
+`
+
+// furnish makes a namespace for jails, and the control plane's side of TLS for them.
+func (c *cluster) furnish(namespace string) *tls.Config {
+	c.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	c.must(err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"gateway"}, IsCA: true, BasicConstraintsValid: true, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	c.must(err)
+	authority := strings.TrimSpace(string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
+	c.kubectl(strings.NewReplacer("NAMESPACE", namespace, "AUTHORITY", strings.ReplaceAll(authority, "\n", "\n    ")).Replace(setting), "apply", "-f", "-")
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS13}
+}
+
+// api is the API server, as the driver asks it.
+func (c *cluster) api() *kubernetes.API {
+	c.t.Helper()
+	api, err := kubernetes.NewAPI(kubernetes.Access{Server: apiAddress, Authority: c.dir + "/pki/apiserver.crt", Token: c.write("admin.token", c.token)})
+	c.must(err)
+	return api
+}
+
+// newDriver makes one with a namespace of its own.
+func newDriver(t *testing.T, c *cluster, namespace string, change func(*kubernetes.Options)) *kubernetes.Driver {
+	t.Helper()
+	side, api := c.furnish(namespace), c.api()
+	l, err := net.Listen("tcp", nodeAddress+":0")
+	c.must(err)
+	log := &testenv.Buffer{}
+	o := kubernetes.Options{
+		API: api, Installation: "test", Node: "one", Namespace: namespace, Images: map[string]string{"busybox": "clawjail.test/shim:1"}, Account: "jail",
+		Gateway: l.Addr().String(), GatewayName: "gateway", AuthorityMap: "gateway", Log: slog.New(slog.NewTextHandler(log, nil)),
+		TLS: side,
+	}
+	if change != nil {
+		change(&o)
+	}
+	d, err := kubernetes.New(t.Context(), o)
+	c.must(err)
+	served, ran := make(chan error, 1), make(chan struct{})
+	ctx, stop := context.WithCancel(context.Background())
+	go func() { served <- d.Serve(l) }()
+	go func() {
+		d.Run(ctx)
+		close(ran)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-ran
+		_ = l.Close()
+		d.Close()
+		api.Close()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		for line := range strings.Lines(log.String()) {
+			if strings.Contains(line, "jail made") {
+				t.Log(strings.TrimSpace(line))
+			}
+		}
+		if t.Failed() {
+			t.Logf("the driver:\n%s", log)
+			t.Logf("%s", c.kubectl("", "-n", namespace, "get", "events"))
+		}
+		c.kubectl("", "delete", "namespace", namespace, "--wait=false")
+	})
+	return d
+}
+
+// things are what there is in a namespace of jails.
+func things(c *cluster, namespace string) func(context.Context) ([]jail.Trace, error) {
+	return func(context.Context) (out []jail.Trace, err error) {
+		for _, path := range []string{"/apis/extensions.agents.x-k8s.io/v1beta1/namespaces/" + namespace + "/sandboxclaims", "/apis/agents.x-k8s.io/v1beta1/namespaces/" + namespace + "/sandboxes", "/api/v1/namespaces/" + namespace + "/pods"} {
+			text, err := c.get(path)
+			if err != nil {
+				return nil, err
+			}
+			var list struct {
+				Items []struct {
+					Metadata struct{ Name string }
+				}
+			}
+			if err := json.Unmarshal(text, &list); err != nil {
+				return nil, err
+			}
+			for _, one := range list.Items {
+				out = append(out, jail.Trace{Kind: jail.TraceRecord, Index: -1, ID: path + "/" + one.Metadata.Name})
+			}
+		}
+		return out, nil
+	}
+}
+
+// TestConformance tries the promises of every driver.
+func TestConformance(t *testing.T) {
+	c := theCluster(t)
+	n := 0
+	jailtest.Run(t, func(t *testing.T) jailtest.Subject {
+		n++
+		namespace := fmt.Sprintf("conformance-%d", n)
+		return jailtest.Subject{Driver: newDriver(t, c, namespace, nil), Template: "busybox", Things: things(c, namespace), Missing: "btest99999", Confines: true, OneUser: true}
+	})
+}
+
+// In a cluster whose network enforces nothing no program is started.
+func TestANetworkThatEnforcesNothingIsRefused(t *testing.T) {
+	c := theCluster(t)
+	d := newDriver(t, c, "unenforced", func(o *kubernetes.Options) {
+		o.Probes = []shim.Probe{{Name: "API server", Network: "tcp", Address: netip.MustParseAddrPort(nodeAddress + ":6443")}}
+	})
+	s := jailtest.Subject{Driver: d, Template: "busybox"}
+	_, err := d.Create(t.Context(), s.Spec("exec cat"))
+	if p := new(problem.Error); !errors.As(err, &p) || p.Code != problem.NetworkNotEnforced || !strings.Contains(p.Message, "API server") {
+		t.Errorf("it is %v", err)
+	}
+	if left, err := things(c, "unenforced")(t.Context()); err != nil || len(left) > 0 {
+		t.Errorf("it has left %v, %v", left, err)
+	}
+}
