@@ -3,6 +3,7 @@
 package k8s
 
 import (
+	"bufio"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -69,6 +70,9 @@ func (c *cluster) api() *kubernetes.API {
 	return api
 }
 
+// kept are the tests whose namespace is for another one.
+var kept = map[string]bool{}
+
 // newDriver makes one with a namespace of its own.
 func newDriver(t *testing.T, c *cluster, namespace string, change func(*kubernetes.Options)) *kubernetes.Driver {
 	t.Helper()
@@ -111,7 +115,9 @@ func newDriver(t *testing.T, c *cluster, namespace string, change func(*kubernet
 			t.Logf("the driver:\n%s", log)
 			t.Logf("%s", c.kubectl("", "-n", namespace, "get", "events"))
 		}
-		c.kubectl("", "delete", "namespace", namespace, "--wait=false")
+		if !kept[t.Name()] {
+			c.kubectl("", "delete", "namespace", namespace, "--wait=false")
+		}
 	})
 	return d
 }
@@ -164,5 +170,94 @@ func TestANetworkThatEnforcesNothingIsRefused(t *testing.T) {
 	}
 	if left, err := things(c, "unenforced")(t.Context()); err != nil || len(left) > 0 {
 		t.Errorf("it has left %v, %v", left, err)
+	}
+}
+
+// echo has a jail's program repeat a line.
+func echo(t *testing.T, j *jail.Jail, out *bufio.Reader, line string) {
+	t.Helper()
+	if _, err := fmt.Fprintln(j.Stdio.In, line); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := out.ReadString('\n'); got != line+"\n" || err != nil {
+		t.Fatalf("it answers %q, %v", got, err)
+	}
+}
+
+// What a control plane has left that is gone the next one of its name removes, and nothing of others.
+func TestWhatAControlPlaneLeavesIsReapedByTheNext(t *testing.T) {
+	c := theCluster(t)
+	s := jailtest.Subject{Template: "busybox"}
+	t.Run("before", func(t *testing.T) {
+		first := newDriver(t, c, "reaped", nil)
+		j, err := first.Create(t.Context(), s.Spec("exec cat"))
+		c.must(err)
+		echo(t, j, bufio.NewReader(j.Stdio.Out), "hello")
+		c.kubectl(fmt.Sprintf(`{"apiVersion":"extensions.agents.x-k8s.io/v1beta1","kind":"SandboxClaim","metadata":{"name":"of-another","namespace":"reaped","labels":{"clawjail.io/installation":"test","clawjail.io/node":"two"}},"spec":{"warmPoolRef":{"name":%q}}}`,
+			strings.TrimSpace(c.kubectl("", "-n", "reaped", "get", "sandboxwarmpools", "-o", "jsonpath={.items[0].metadata.name}"))), "apply", "-f", "-")
+		kept[t.Name()] = true
+	})
+	c.t = t
+	second := newDriver(t, c, "reaped", nil)
+	c.until("that only the claim of another one is left", []string{"agent-sandbox-controller", "kube-controller-manager"}, func() error {
+		if _, err := second.Reap(t.Context(), jail.ReapOptions{}); err != nil {
+			return err
+		}
+		left := c.kubectl("", "-n", "reaped", "get", "sandboxclaims,sandboxes,pods", "-o", "name")
+		if strings.Contains(left, "btest") || !strings.Contains(left, "of-another") {
+			return errors.New(left)
+		}
+		return nil
+	})
+}
+
+// The parts of the cluster are killed while a jail is used.
+func TestAJailOutlivesThePartsOfTheCluster(t *testing.T) {
+	c := theCluster(t)
+	d := newDriver(t, c, "faults", nil)
+	s := jailtest.Subject{Driver: d, Template: "busybox", Things: things(c, "faults")}
+	j := jailtest.Start(t, s, s.Spec("exec cat"))
+	out := bufio.NewReader(j.Stdio.Out)
+	echo(t, j, out, "before")
+	for _, part := range []string{"kube-apiserver", "etcd", "agent-sandbox-controller", "kube-controller-manager", "kube-scheduler", "containerd", "kubelet"} {
+		c.restart(part)
+		echo(t, j, out, "after "+part)
+	}
+	c.until("the API server", []string{"kube-apiserver"}, func() error {
+		_, err := c.get("/readyz")
+		return err
+	})
+	// Others are made as before.
+	next := jailtest.Start(t, s, s.Spec("exec cat"))
+	echo(t, next, bufio.NewReader(next.Stdio.Out), "another")
+	if r, err := d.Reap(t.Context(), jail.ReapOptions{}); err != nil || len(r.Findings) > 0 || r.Jails != 2 {
+		t.Errorf("reaped %+v, %v", r, err)
+	}
+}
+
+// Pods that wait are looked at before anybody wants them.
+func TestAWarmPodBecomesAJail(t *testing.T) {
+	c := theCluster(t)
+	d := newDriver(t, c, "warm", func(o *kubernetes.Options) { o.Warm = 1 })
+	s := jailtest.Subject{Driver: d, Template: "busybox"}
+	ready := func() error {
+		if got := c.kubectl("", "-n", "warm", "get", "sandboxwarmpools", "-o", "jsonpath={.items[*].status.readyReplicas}"); got != "1" {
+			return fmt.Errorf("%q are ready", got)
+		}
+		return nil
+	}
+	first := jailtest.Start(t, s, s.Spec("exec cat"))
+	echo(t, first, bufio.NewReader(first.Stdio.Out), "cold, and its pool is there")
+	for range 3 {
+		c.until("a warm pod", []string{"agent-sandbox-controller"}, ready)
+		waiting := c.kubectl("", "-n", "warm", "get", "sandboxes", "-o", "name")
+		began := time.Now()
+		j := jailtest.Start(t, s, s.Spec("exec cat"))
+		echo(t, j, bufio.NewReader(j.Stdio.Out), "warm")
+		t.Logf("a warm pod answers after %s", time.Since(began).Round(time.Millisecond))
+		sandbox := c.kubectl("", "-n", "warm", "get", "sandboxclaim", string(j.Name), "-o", "jsonpath={.status.sandbox.name}")
+		if !strings.Contains(waiting, "/"+sandbox+"\n") {
+			t.Errorf("%s has the pod of %s, and those that waited were %s", j.Name, sandbox, waiting)
+		}
 	}
 }

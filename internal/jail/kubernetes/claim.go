@@ -56,7 +56,17 @@ func (d *Driver) pool(ctx context.Context, spec jail.Spec) (string, error) {
 	sum := sha256.Sum256(text)
 	name := "jail-" + hex.EncodeToString(sum[:8])
 	d.mu.Lock()
-	made := d.pools[name]
+	made := d.made[name]
+	if _, known := d.pools[name]; !known {
+		spec.Program, spec.HomeFiles = jail.Program{}, nil // these are of one jail
+		// Before the first of its pods can connect. Those of an earlier process may have done so.
+		d.pools[name] = spec
+		for _, p := range d.pods {
+			if p.Pool == name && !p.verified {
+				d.watchers.Go(func() { d.warm(p, spec) })
+			}
+		}
+	}
 	d.mu.Unlock()
 	if made {
 		return name, nil
@@ -67,7 +77,7 @@ func (d *Driver) pool(ctx context.Context, spec jail.Spec) (string, error) {
 		spec        any
 	}{
 		{"SandboxTemplate", "sandboxtemplates", map[string]any{"networkPolicyManagement": "Unmanaged", "podTemplate": template}},
-		{"SandboxWarmPool", "sandboxwarmpools", map[string]any{"replicas": 0, "sandboxTemplateRef": map[string]any{"name": name}}},
+		{"SandboxWarmPool", "sandboxwarmpools", map[string]any{"replicas": d.o.Warm, "sandboxTemplateRef": map[string]any{"name": name}}},
 	} {
 		err := d.o.API.ask(ctx, http.MethodPost, resource(extensionsGroup, d.o.Namespace, one.kinds), map[string]any{
 			"apiVersion": extensionsGroup, "kind": one.kind, "metadata": Meta{Name: name, Labels: labels}, "spec": one.spec}, &struct{}{})
@@ -80,7 +90,7 @@ func (d *Driver) pool(ctx context.Context, spec jail.Spec) (string, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.pools[name] = true
+	d.made[name] = true
 	return name, nil
 }
 

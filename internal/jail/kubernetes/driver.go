@@ -26,7 +26,7 @@ type Options struct {
 	Installation jail.Installation
 	// Node is the name of this control plane. What it has made is its own to remove.
 	Node string
-	// Namespace is where the pods are. Nothing else should be in it.
+	// Namespace is where the pods are. Nothing else should be in it, nor pods of another control plane.
 	Namespace string
 	// Images are those of the templates, by their names.
 	Images map[string]string
@@ -38,6 +38,8 @@ type Options struct {
 	AuthorityMap string
 	// TLS is the control plane's side for them.
 	TLS *tls.Config
+	// Warm is how many pods are kept ready of each kind of jail that was wanted. 0 is none.
+	Warm int
 	// Probes are what no pod may reach.
 	Probes []shim.Probe
 	// Window is how long a pod whose connection broke is waited for. Default 30 s.
@@ -100,14 +102,16 @@ type Driver struct {
 	pods    map[string]*pod // that are connected, by their Sandbox
 	whose   map[string]Identity
 	jails   map[jail.Name]*pod
-	pools   map[string]bool // that were made, or found
+	pools   map[string]jail.Spec // what jails of each pool are like
+	made    map[string]bool      // the pools that are there
 }
 
 // pod is one that is connected.
 type pod struct {
 	*shim.Pod
 	Identity
-	running *shim.Running // the jail's program, once it has begun
+	verified bool          // before anybody wanted it
+	running  *shim.Running // the jail's program, once it has begun
 }
 
 var _ jail.Driver = (*Driver)(nil)
@@ -117,7 +121,7 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	d := &Driver{o: o, reaping: make(chan struct{}, 1), pods: map[string]*pod{}, whose: map[string]Identity{}, jails: map[jail.Name]*pod{}, pools: map[string]bool{}}
+	d := &Driver{o: o, reaping: make(chan struct{}, 1), pods: map[string]*pod{}, whose: map[string]Identity{}, jails: map[jail.Name]*pod{}, pools: map[string]jail.Spec{}, made: map[string]bool{}}
 	d.changed = sync.NewCond(&d.mu)
 	d.background, d.stop = context.WithCancel(context.Background())
 	var err error
@@ -191,10 +195,16 @@ func (d *Driver) who(ctx context.Context, token string, from netip.Addr) (string
 func (d *Driver) arrived(p *shim.Pod) {
 	d.mu.Lock()
 	one := &pod{Pod: p, Identity: d.whose[p.Name()]}
-	d.pods[one.Sandbox] = one
-	d.changed.Broadcast()
+	spec, waits := d.pools[one.Pool]
+	if !waits {
+		d.pods[one.Sandbox] = one
+		d.changed.Broadcast()
+	}
 	d.mu.Unlock()
 	d.watchers.Go(func() {
+		if waits {
+			d.warm(one, spec)
+		}
 		select {
 		case <-p.Done():
 		case <-d.background.Done():
@@ -206,6 +216,25 @@ func (d *Driver) arrived(p *shim.Pod) {
 			delete(d.whose, p.Name())
 		}
 	})
+}
+
+// warmLimit is how long a pod may take to say how it is confined before anybody wants it.
+const warmLimit = time.Minute
+
+// warm looks at a pod before anybody wants it. One that is not as declared never becomes ready, so that nobody gets it.
+func (d *Driver) warm(p *pod, spec jail.Spec) {
+	ctx, cancel := context.WithTimeout(d.background, warmLimit)
+	defer cancel()
+	if err := d.confined(ctx, p, spec); err != nil {
+		d.o.Log.Error("look at a pod of a warm pool", "pod", p.Identity.Pod, "pool", p.Pool, "error", err)
+		p.Forget()
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p.verified = true
+	d.pods[p.Sandbox] = p
+	d.changed.Broadcast()
 }
 
 // making is what a creation carries from step to step.
@@ -292,21 +321,29 @@ func (d *Driver) await(ctx context.Context, e *jail.Entry, m *making) error {
 	return nil
 }
 
-// verify has the pod confine its programs and say how they are confined. A pod that says anything else than was declared never runs one.
+// verify looks at a pod that nobody has looked at.
 func (d *Driver) verify(ctx context.Context, _ *jail.Entry, m *making) error {
-	profile := ProfileFor(m.spec)
-	report, err := m.pod.Prepare(ctx, shim.Prepare{Profile: profile, Probes: d.o.Probes})
+	if m.pod.verified {
+		return nil
+	}
+	return d.confined(ctx, m.pod, m.spec)
+}
+
+// confined has a pod confine its programs and say how they are confined. A pod that says anything else than was declared never runs one.
+func (d *Driver) confined(ctx context.Context, p *pod, spec jail.Spec) error {
+	profile := ProfileFor(spec)
+	report, err := p.Prepare(ctx, shim.Prepare{Profile: profile, Probes: d.o.Probes})
 	if err != nil {
 		return err
 	}
-	if diff := differences(profile, report, m.pod.Address()); len(diff) > 0 {
+	if diff := differences(profile, report, p.Address()); len(diff) > 0 {
 		return problem.New(problem.JailUnconfined, "look at the admission and the runtime of the cluster: they change what pods ask for", "the pod is not confined as declared: %s", strings.Join(diff, "; "))
 	}
 	if len(report.Reached) > 0 {
 		return problem.New(problem.NetworkNotEnforced, "use a network plugin that enforces policies, and look at the policies of the namespace "+d.o.Namespace,
 			"the pod reaches what no jail may reach: %s", strings.Join(report.Reached, ", "))
 	}
-	return m.pod.Ready(ctx)
+	return p.Ready(ctx)
 }
 
 // deliver gives the jail to its owner, with the other ends of its program's stdio.

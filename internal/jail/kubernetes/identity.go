@@ -8,7 +8,9 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -20,8 +22,8 @@ type Identity struct {
 	Pod     string
 	UID     string // of the pod: another one of the same name has another one
 	Sandbox string
-	// Claim is who has taken the Sandbox, and is empty for one that waits in a warm pool.
-	Claim string
+	// Claim is who has taken the Sandbox. One that nobody has taken waits in a Pool.
+	Claim, Pool string
 }
 
 // Identify says whose pod it is that has connected from an address and shows a token. It goes from the token to the pod, to its Sandbox, and to the
@@ -53,16 +55,8 @@ func (a *API) Identify(ctx context.Context, namespace, token string, from netip.
 		return refuse("the token is bound to no pod")
 	}
 	id.Pod, id.UID = names[0], uids[0]
-	var pod struct {
-		Meta   Meta `json:"metadata"`
-		Status struct {
-			Phase string `json:"phase"`
-			IPs   []struct {
-				IP netip.Addr `json:"ip"`
-			} `json:"podIPs"`
-		} `json:"status"`
-	}
-	if err := a.ask(ctx, http.MethodGet, object("v1", namespace, "pods", id.Pod), nil, &pod); err != nil {
+	pod, err := a.addressed(ctx, namespace, id.Pod)
+	if err != nil {
 		return missing("the pod "+id.Pod, err)
 	}
 	switch {
@@ -71,12 +65,7 @@ func (a *API) Identify(ctx context.Context, namespace, token string, from netip.
 	case pod.Meta.Deleted != nil || pod.Status.Phase == "Succeeded" || pod.Status.Phase == "Failed":
 		return refuse("the pod %s has ended, or is deleted", id.Pod)
 	}
-	here := func(one netip.Addr) bool { return one.Unmap() == from.Unmap() }
-	if !slices.ContainsFunc(pod.Status.IPs, func(one struct {
-		IP netip.Addr `json:"ip"`
-	}) bool {
-		return here(one.IP)
-	}) {
+	if !slices.ContainsFunc(pod.Status.IPs, func(one podIP) bool { return one.IP.Unmap() == from.Unmap() }) {
 		return refuse("the token is of the pod %s, which has not the address %s", id.Pod, from)
 	}
 	owner, ok := pod.Meta.controller()
@@ -98,6 +87,7 @@ func (a *API) Identify(ctx context.Context, namespace, token string, from netip.
 	case !ok || owner.APIVersion != extensionsGroup:
 		return refuse("the Sandbox %s is of no warm pool and of no claim", id.Sandbox)
 	case owner.Kind == "SandboxWarmPool":
+		id.Pool = owner.Name
 		return id, nil
 	case owner.Kind != "SandboxClaim":
 		return refuse("the Sandbox %s is of no warm pool and of no claim", id.Sandbox)
@@ -119,6 +109,32 @@ func (a *API) Identify(ctx context.Context, namespace, token string, from netip.
 	}
 	id.Claim = claim.Meta.Name
 	return id, nil
+}
+
+type podStatus struct {
+	Meta   Meta `json:"metadata"`
+	Status struct {
+		Phase string  `json:"phase"`
+		IPs   []podIP `json:"podIPs"`
+	} `json:"status"`
+}
+
+type podIP struct {
+	IP netip.Addr `json:"ip"`
+}
+
+// addressLimit is how long a kubelet may take to tell the API server the address of a pod that runs already.
+const addressLimit = 2 * time.Second
+
+// addressed is a pod, when its address is known.
+func (a *API) addressed(ctx context.Context, namespace, name string) (podStatus, error) {
+	for end := time.Now().Add(addressLimit); ; {
+		var pod podStatus
+		err := a.ask(ctx, http.MethodGet, object("v1", namespace, "pods", name), nil, &pod)
+		if err != nil || len(pod.Status.IPs) > 0 || time.Now().After(end) || !wake.Sleep(ctx, addressLimit/20) {
+			return pod, err
+		}
+	}
 }
 
 type tokenReview struct {

@@ -109,7 +109,7 @@ func TestAPodIsWhoTheAPIServerSays(t *testing.T) {
 		}
 	}
 	without := func(path string) func(*cluster) { return func(c *cluster) { delete(c.objects, path) } }
-	claimed, warm := Identity{Pod: "one", UID: "u-pod", Sandbox: "warm-1", Claim: "s-1"}, Identity{Pod: "one", UID: "u-pod", Sandbox: "warm-1"}
+	claimed, warm := Identity{Pod: "one", UID: "u-pod", Sandbox: "warm-1", Claim: "s-1"}, Identity{Pod: "one", UID: "u-pod", Sandbox: "warm-1", Pool: "s-1"}
 	const deleted = `"deletionTimestamp":"2026-11-29T20:00:00Z","name"`
 	for name, c := range map[string]struct {
 		does  func(*cluster)
