@@ -54,19 +54,14 @@ func (s *pod) answer(ctx context.Context, st *yamux.Stream) {
 		case shim.DoUsage:
 			answer.Usage, err = usage()
 		case shim.DoEnd:
-			done := s.talk()
+			defer s.talk()()
 			s.children.end(time.Duration(r.GraceMS) * time.Millisecond)
 			s.finish(0)
-			// The other side closes the stream when it has read that. The connection ends with this process.
-			if shim.WriteMessage(st, answer) == nil {
-				_, _ = io.Copy(io.Discard, st)
-			}
-			done()
-			return
 		case shim.DoDial:
 			s.dial(ctx, st, r.Port)
 			return
 		case shim.DoRun:
+			defer s.talk()()
 			if err = s.run(st, r.Run); err == nil {
 				return
 			}
@@ -77,7 +72,10 @@ func (s *pod) answer(ctx context.Context, st *yamux.Stream) {
 	if err != nil {
 		answer = shim.Reply{Refused: shim.RefusalOf(err)}
 	}
-	_ = shim.WriteMessage(st, answer) // whoever does not wait for it does not need it
+	// The other side closes the stream when it has read that. The connection ends with this process.
+	if shim.WriteMessage(st, answer) == nil {
+		_, _ = io.Copy(io.Discard, st)
+	}
 }
 
 // keepStdio keeps a stream for a program that is named later.

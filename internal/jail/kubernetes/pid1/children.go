@@ -40,6 +40,16 @@ func (c *children) start(path string, argv []string, attr *syscall.ProcAttr) (in
 func (c *children) reap() (left bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return collect(func(pid int, status syscall.WaitStatus) {
+		if ended, ours := c.waiting[pid]; ours {
+			ended <- status
+			delete(c.waiting, pid)
+		}
+	})
+}
+
+// collect collects the children of this process that have ended. left says whether some have not.
+func collect(ended func(pid int, status syscall.WaitStatus)) (left bool) {
 	for {
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
@@ -50,10 +60,7 @@ func (c *children) reap() (left bool) {
 		case pid == 0:
 			return true
 		default:
-			if ended, ours := c.waiting[pid]; ours {
-				ended <- status
-				delete(c.waiting, pid)
-			}
+			ended(pid, status)
 		}
 	}
 }

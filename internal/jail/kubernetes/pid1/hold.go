@@ -50,44 +50,29 @@ func Hold(args []string) int {
 		_ = syscall.Close(n) // the program alone has them
 	}
 	say(shim.Reply{PID: pid})
-	h := holder{pid: pid}
-	for h.reap() && !h.over {
+	over := false
+	var status syscall.WaitStatus
+	reap := func() (left bool) {
+		return collect(func(one int, how syscall.WaitStatus) {
+			if one == pid {
+				over, status = true, how
+			}
+		})
+	}
+	for reap() && !over {
 		if <-signals == syscall.SIGTERM {
 			break
 		}
 	}
-	for h.reap() {
+	for reap() {
 		for _, one := range descendants(os.Getpid()) {
 			_ = syscall.Kill(one, syscall.SIGKILL) // it may have ended
 		}
 		time.Sleep(time.Millisecond)
 	}
-	exit := exitOf(h.status)
+	exit := exitOf(status)
 	say(shim.Reply{Exit: &exit})
 	return 0
-}
-
-type holder struct {
-	pid    int
-	over   bool // the program has ended
-	status syscall.WaitStatus
-}
-
-// reap collects what has ended, and says whether something has not.
-func (h *holder) reap() bool {
-	for {
-		var status syscall.WaitStatus
-		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
-		switch {
-		case errors.Is(err, syscall.EINTR):
-		case err != nil:
-			return false // ECHILD
-		case pid == 0:
-			return true
-		case pid == h.pid:
-			h.over, h.status = true, status
-		}
-	}
 }
 
 // descendants are the processes that a process has started, and those that they have.

@@ -144,12 +144,17 @@ func others() (all []os.Signal) {
 	return all
 }
 
+// fail says what is wrong, and returns the status that this process ends with.
 func (o Options) fail(status int, err error) int {
+	o.say(err)
+	return status
+}
+
+func (o Options) say(err error) {
 	_, _ = fmt.Fprintf(o.Log, "clawjail-shim: error: %v\n", err)
 	if coded := new(problem.Error); errors.As(err, &coded) && coded.Hint != "" {
 		_, _ = fmt.Fprintf(o.Log, "clawjail-shim: hint: %s\n", coded.Hint)
 	}
-	return status
 }
 
 // decide says with which status the pod ends. The first one counts.
@@ -224,7 +229,7 @@ func (s *pod) connected(ctx context.Context) error {
 		if time.Since(since) > connectLimit {
 			return problem.Wrap(err, problem.ControlPlaneUnreachable, "look at its log, and at the policies of the network", "the control plane could not be reached for %s", connectLimit)
 		}
-		_ = s.o.fail(0, err)
+		s.o.say(err)
 		wake.Sleep(ctx, time.Second+rand.N(time.Second))
 	}
 }

@@ -3,6 +3,7 @@
 package pid1_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -302,16 +303,23 @@ func TestAPodIsReadyWhenItIsToldSo(t *testing.T) {
 func TestAPodThatKubernetesEndsLetsItsProgramEnd(t *testing.T) {
 	w := newWorld(t, time.Minute)
 	s, p := w.prepared()
-	one := w.mustRun(p, shell(`trap 'echo goodbye; exit 3' TERM; echo begun; while :; do sleep 0.05; done`, true))
-	testenv.Eventually(t, 10*time.Second, func() bool { return strings.HasPrefix(w.says(p, `grep -c begun /dev/null; true`), "0") }, "it runs")
+	one, ours, err := w.launch(p, shell(`trap 'echo goodbye; exit 3' TERM; echo begun; while :; do sleep 0.05; done`, true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = errors.Join(ours[0].Close(), ours[1].Close(), ours[2].Close()) }()
+	out := bufio.NewReader(ours[1])
+	if line, err := out.ReadString('\n'); line != "begun\n" || err != nil { // from now on it handles the signal
+		t.Fatalf("it printed %q: %v", line, err)
+	}
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if exit := w.exit(one); exit.Code != 3 {
-		t.Errorf("it ended with %+v", exit)
+	if exit, err := one.Wait(t.Context()); err != nil || exit.Code != 3 {
+		t.Errorf("it ended with %+v, %v", exit, err)
 	}
-	if got := one.out.text(); got != "begun\ngoodbye\n" {
-		t.Errorf("it printed %q", got)
+	if got, err := io.ReadAll(out); string(got) != "goodbye\n" || err != nil {
+		t.Errorf("it printed %q: %v", got, err)
 	}
 	if status := s.status(t); status != 3 && status != 128+15 {
 		t.Errorf("the pod ended with %d\n%s", status, s.log)

@@ -28,7 +28,6 @@ func (s *pod) run(st *yamux.Stream, r *shim.Run) error {
 	if err != nil {
 		return err
 	}
-	defer s.talk()()
 	files, err := newStdio(r.Program.Wire)
 	if err != nil {
 		return err
@@ -81,7 +80,7 @@ func (s *pod) run(st *yamux.Stream, r *shim.Run) error {
 	switch {
 	case st.Session().IsClosed():
 	case err != nil:
-		_ = s.o.fail(0, err)
+		s.o.say(err)
 		s.finish(ExitFailed)
 	case r.Main:
 		s.finish(exit.Code)
