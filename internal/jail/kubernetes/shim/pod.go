@@ -30,7 +30,7 @@ type Pod struct {
 	working *sync.WaitGroup // the server's
 
 	mu    sync.Mutex // guards what follows
-	begun bool       // its program has been started
+	begun bool       // a program has been started
 	ended bool       // everything in it has ended, so that its connection does, too
 	conns int        // how many carry its stream, or have done so a moment ago
 }
@@ -181,15 +181,7 @@ func (p *Pod) Run(ctx context.Context, run Run, stdio [3]*os.File) (*Running, er
 		}
 		return nil, err
 	}
-	if run.Main {
-		p.mu.Lock()
-		begun := p.begun
-		p.begun = true
-		p.mu.Unlock()
-		if begun {
-			return fail(problem.New(problem.Conflict, "", "the pod %s has its program already", p.name))
-		}
-	}
+	p.note(func() { p.begun = true })
 	for n := range streams {
 		st, _, err := p.ask(ctx, Request{Do: DoStdio})
 		if err != nil {

@@ -136,13 +136,7 @@ func (s *Server) leave(from netip.Addr) {
 
 // greet finds out who has connected, and carries the stream of that pod until the connection ends.
 func (s *Server) greet(raw net.Conn, from netip.Addr) error {
-	placed := true
-	leave := func() {
-		if placed {
-			s.leave(from)
-		}
-		placed = false
-	}
+	leave := sync.OnceFunc(func() { s.leave(from) })
 	defer leave()
 	stop := context.AfterFunc(s.ctx, func() { _ = raw.Close() })
 	defer stop()
@@ -212,7 +206,7 @@ func (s *Server) pod(who string, hello Hello, from netip.Addr) (*Pod, error) {
 	}
 	if before := s.pods[who]; before != nil {
 		if !before.replaceable() {
-			return nil, problem.New(problem.Conflict, "a pod has one clawjail-shim, and its connection goes on by itself", "the pod %s is connected, and its program runs", who)
+			return nil, problem.New(problem.Conflict, "a pod has one clawjail-shim, and its connection goes on by itself", "the pod %s is connected, and a program has run there", who)
 		}
 		_ = before.stream.Close() // nothing was begun there
 	}
