@@ -209,6 +209,20 @@ func TestWhatAControlPlaneLeavesIsReapedByTheNext(t *testing.T) {
 		}
 		return nil
 	})
+	// A jail that cannot have its name, because the claim of another one has it, takes nothing from that one.
+	j := jailtest.Start(t, jailtest.Subject{Driver: second}, s.Spec("exec cat"))
+	var n int
+	if _, err := fmt.Sscanf(string(j.Name), "btest%05d", &n); err != nil {
+		t.Fatal(err)
+	}
+	next := fmt.Sprintf("btest%05d", (n+1)%100_000)
+	c.kubectl(fmt.Sprintf(`{"apiVersion":"extensions.agents.x-k8s.io/v1beta1","kind":"SandboxClaim","metadata":{"name":%q,"namespace":"reaped","labels":{"clawjail.io/installation":"test","clawjail.io/node":"two"}},"spec":{"warmPoolRef":{"name":"none"}}}`, next), "apply", "-f", "-")
+	if _, err := second.Create(t.Context(), s.Spec("exec cat")); problem.CodeOf(err) != problem.Conflict {
+		t.Errorf("a jail whose name is taken: %v", err)
+	}
+	if left := c.kubectl("", "-n", "reaped", "get", "sandboxclaims", "-o", "jsonpath={range .items[*]}{.metadata.name}={.metadata.deletionTimestamp} {end}"); !strings.Contains(left, next+"= ") {
+		t.Errorf("the claims are %s", left)
+	}
 }
 
 // The parts of the cluster are killed while a jail is used.

@@ -156,36 +156,48 @@ func (a *API) claimed(ctx context.Context, namespace, name string) (string, erro
 // goneLimit is how long a claim and its pod may take to go.
 const goneLimit = 30 * time.Second
 
-// unclaim deletes a claim, its Sandbox and its pod, and returns when they are gone.
-func (a *API) unclaim(ctx context.Context, namespace, name string) error {
+// unclaim deletes a claim with some labels, its Sandbox and its pod, and returns when they are gone. A claim of that name without the labels is
+// somebody else's, and stays.
+func (a *API) unclaim(ctx context.Context, namespace, name string, labels map[string]string) error {
 	ctx, cancel := context.WithTimeout(ctx, goneLimit)
 	defer cancel()
-	path := object(extensionsGroup, namespace, "sandboxclaims", name)
-	err := a.ask(ctx, http.MethodDelete, path, map[string]any{"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground"}, &struct{}{})
+	err := a.ask(ctx, http.MethodDelete, selected(namespace, labels, name), map[string]any{"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground"}, &struct{}{})
 	for pause := 20 * time.Millisecond; err == nil; pause = min(2*pause, 500*time.Millisecond) {
-		if !wake.Sleep(ctx, pause) {
-			return fmt.Errorf("wait for the end of the claim %s: %w", name, ctx.Err())
+		var left []string
+		if left, err = a.claims(ctx, namespace, labels, name); err == nil && len(left) == 0 {
+			return nil
 		}
-		err = a.ask(ctx, http.MethodGet, path, nil, &struct{}{})
+		if !wake.Sleep(ctx, pause) {
+			err = ctx.Err()
+		}
 	}
 	if errors.Is(err, ErrNotFound) {
-		return nil
+		return nil // there are no claims at all
 	}
 	return fmt.Errorf("delete the claim %s: %w", name, err)
 }
 
-// claims are the names of the claims with some labels.
-func (a *API) claims(ctx context.Context, namespace string, labels map[string]string) ([]string, error) {
+// selected is the path of the claims with some labels, or of the one among them that has a name.
+func selected(namespace string, labels map[string]string, name string) string {
 	var selector []string
 	for _, label := range slices.Sorted(maps.Keys(labels)) {
 		selector = append(selector, label+"="+labels[label])
 	}
+	query := url.Values{"labelSelector": {strings.Join(selector, ",")}}
+	if name != "" {
+		query.Set("fieldSelector", "metadata.name="+name)
+	}
+	return resource(extensionsGroup, namespace, "sandboxclaims") + "?" + query.Encode()
+}
+
+// claims are the names of those.
+func (a *API) claims(ctx context.Context, namespace string, labels map[string]string, name string) ([]string, error) {
 	var list struct {
 		Items []struct {
 			Meta Meta `json:"metadata"`
 		} `json:"items"`
 	}
-	err := a.ask(ctx, http.MethodGet, resource(extensionsGroup, namespace, "sandboxclaims")+"?labelSelector="+url.QueryEscape(strings.Join(selector, ",")), nil, &list)
+	err := a.ask(ctx, http.MethodGet, selected(namespace, labels, name), nil, &list)
 	var names []string
 	for _, one := range list.Items {
 		names = append(names, one.Meta.Name)

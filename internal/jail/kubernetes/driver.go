@@ -110,8 +110,7 @@ type Driver struct {
 type pod struct {
 	*shim.Pod
 	Identity
-	verified bool          // before anybody wanted it
-	running  *shim.Running // the jail's program, once it has begun
+	verified bool // before anybody wanted it
 }
 
 var _ jail.Driver = (*Driver)(nil)
@@ -371,7 +370,6 @@ func (d *Driver) begin(ctx context.Context, e *jail.Entry, m *making) error {
 	if err != nil {
 		return err
 	}
-	m.pod.running = running
 	e.Change(func(r *jail.Record) { r.Process.PID = running.PID })
 	if e.Watch() {
 		d.watchers.Go(func() {
@@ -398,7 +396,7 @@ func (d *Driver) Inspect(ctx context.Context, name jail.Name) (jail.Status, erro
 	}
 	r := e.Record()
 	s := r.Status()
-	if p := d.podOf(name); p != nil && r.Exit == nil && p.running != nil {
+	if p := d.podOf(name); p != nil && r.Exit == nil && r.Process.PID != 0 {
 		s.Usage, err = p.Usage(ctx)
 	}
 	return s, err
@@ -408,31 +406,6 @@ func (d *Driver) podOf(name jail.Name) *pod {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.jails[name]
-}
-
-// runningPod is that of a jail whose program runs.
-func (d *Driver) runningPod(name jail.Name) (*pod, error) {
-	if _, err := d.Running(name); err != nil {
-		return nil, err
-	}
-	p := d.podOf(name)
-	if p == nil {
-		return nil, problem.New(problem.Conflict, "start it first", "jail %s has no pod", name)
-	}
-	return p, nil
-}
-
-// Exec implements jail.Maker.
-func (d *Driver) Exec(ctx context.Context, name jail.Name, p jail.Program, stdio [3]*os.File) (jail.Execution, error) {
-	one, err := d.runningPod(name)
-	if err != nil {
-		return nil, err
-	}
-	r, err := d.Running(name)
-	if err != nil {
-		return nil, err
-	}
-	return one.Run(ctx, shim.Run{Program: p, Home: r.Spec.Kind.Home()}, stdio)
 }
 
 // Destroy ends a jail in whatever state it is.
@@ -448,7 +421,7 @@ func (d *Driver) end(ctx context.Context, name jail.Name, why jail.Cause) error 
 var ending = []jail.Ending[*Driver]{
 	{Step: jail.StepTerminate, Do: (*Driver).terminate},
 	{Step: jail.StepDestroy, Do: func(d *Driver, ctx context.Context, _ *jail.Entry, r jail.Record) error {
-		return d.o.API.unclaim(ctx, d.o.Namespace, string(r.Name))
+		return d.o.API.unclaim(ctx, d.o.Namespace, string(r.Name), d.labels())
 	}},
 	{Step: jail.StepForget, Last: true, Do: func(d *Driver, _ context.Context, _ *jail.Entry, r jail.Record) error {
 		d.mu.Lock()
@@ -491,7 +464,7 @@ func (d *Driver) Reap(ctx context.Context, o jail.ReapOptions) (jail.ReapReport,
 		return report, ctx.Err()
 	}
 	// The claims are read before the jails: a jail is there before its claim.
-	claims, err := d.o.API.claims(ctx, d.o.Namespace, d.labels())
+	claims, err := d.o.API.claims(ctx, d.o.Namespace, d.labels(), "")
 	if err != nil {
 		return report, fmt.Errorf("reap: %w", err)
 	}
@@ -503,7 +476,7 @@ func (d *Driver) Reap(ctx context.Context, o jail.ReapOptions) (jail.ReapReport,
 		}
 		f := jail.Finding{Name: jail.Name(name), Reason: "no jail of this control plane needs it"}
 		if !o.DryRun {
-			if err := d.o.API.unclaim(ctx, d.o.Namespace, name); err != nil {
+			if err := d.o.API.unclaim(ctx, d.o.Namespace, name, d.labels()); err != nil {
 				f.Error = err.Error()
 				errs = append(errs, err)
 			} else {
