@@ -71,7 +71,7 @@ func (d *Driver) Exec(ctx context.Context, name jail.Name, p jail.Program, stdio
 	if err := x.hold(ctx, conn.HijackedResponse, r.Process, profile); err != nil {
 		return nil, err
 	}
-	ends, err := own(stdio)
+	ends, err := jail.OwnStdio(stdio)
 	if err != nil {
 		return nil, err
 	}

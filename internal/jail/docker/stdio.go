@@ -11,7 +11,6 @@ import (
 
 	"github.com/moby/moby/api/pkg/stdcopy"
 	"github.com/moby/moby/client"
-	"golang.org/x/sys/unix"
 
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -91,40 +90,6 @@ func (l *lenient) Write(p []byte) (int, error) {
 		}
 	}
 	return len(p), nil
-}
-
-// own makes copies of files that outlive the caller's and that a close wakes the readers of.
-func own(files [3]*os.File) (out [3]*os.File, err error) {
-	for i, f := range files {
-		if f == nil {
-			mode := os.O_RDONLY
-			if i > 0 {
-				mode = os.O_WRONLY
-			}
-			if out[i], err = os.OpenFile(os.DevNull, mode, 0); err != nil {
-				closeAll(out)
-				return out, err
-			}
-			continue
-		}
-		conn, err := f.SyscallConn()
-		if err != nil {
-			closeAll(out)
-			return out, err
-		}
-		fd, errDup := -1, error(nil)
-		err = conn.Control(func(from uintptr) {
-			if fd, errDup = unix.FcntlInt(from, unix.F_DUPFD_CLOEXEC, 0); errDup == nil {
-				errDup = unix.SetNonblock(fd, true) // what makes os.NewFile use the poller
-			}
-		})
-		if err := errors.Join(err, errDup); err != nil {
-			closeAll(out)
-			return out, err
-		}
-		out[i] = os.NewFile(uintptr(fd), f.Name())
-	}
-	return out, nil
 }
 
 // Type writes to the stdin of a kept container. It says how much was taken.

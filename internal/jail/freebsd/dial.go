@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -53,7 +51,7 @@ func (r *Runtime) dial(ctx context.Context, p jail.Placement, addr, port string)
 	if err != nil {
 		return nil, err
 	}
-	ours, theirs, err := socketPair()
+	ours, theirs, err := jail.SocketPair()
 	if err != nil {
 		return nil, err
 	}
@@ -104,15 +102,4 @@ func (r *Runtime) dial(ctx context.Context, p jail.Placement, addr, port string)
 		return nil, errors.Join(err, ours.Close())
 	}
 	return ours, nil
-}
-
-func socketPair() (ours, theirs *os.File, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, os.NewSyscallError("socketpair", err)
-	}
-	if err := unix.SetNonblock(fds[0], true); err != nil { // so that reads of it end when it is closed
-		return nil, nil, errors.Join(err, unix.Close(fds[0]), unix.Close(fds[1]))
-	}
-	return os.NewFile(uintptr(fds[0]), "jail"), os.NewFile(uintptr(fds[1]), "relay"), nil
 }
