@@ -11,12 +11,13 @@ import (
 	"os"
 
 	"github.com/clawjail/clawjail/internal/jail/kubernetes/pid1"
+	"github.com/clawjail/clawjail/internal/jail/kubernetes/shim"
 )
 
 // version is set by the linker.
 var version = "unknown"
 
-const usage = `usage: clawjail-shim --gateway HOST:PORT --authority FILE --token FILE [--name NAME]
+const usage = `usage: clawjail-shim --gateway HOST:PORT --pin KEY --token FILE
        clawjail-shim ready
        clawjail-shim version
 
@@ -53,19 +54,15 @@ func run(args []string) int {
 		flags.PrintDefaults()
 	}
 	flags.StringVar(&o.Gateway, "gateway", "", "where the control plane lets pods in, as `HOST:PORT`")
-	flags.StringVar(&o.Name, "name", "", "the `NAME` in its certificate; without it the host of --gateway")
-	flags.StringVar(&o.Authority, "authority", "", "a `FILE` with the certificate of its authority, in PEM")
+	flags.StringVar(&o.Pin, "pin", "", "the SHA-256 of its public `KEY`, in base64")
 	flags.StringVar(&o.Token, "token", "", "the `FILE` of the pod's token, which is read anew for each connection")
 	if err := flags.Parse(args); err != nil {
 		return pid1.ExitUsage
 	}
 	host, _, err := net.SplitHostPort(o.Gateway)
-	if err != nil || host == "" || o.Authority == "" || o.Token == "" || flags.NArg() > 0 {
-		fmt.Fprintln(os.Stderr, "clawjail-shim: error: --gateway HOST:PORT, --authority and --token are needed, and nothing else but --name")
+	if err != nil || host == "" || !shim.ValidPin(o.Pin) || o.Token == "" || flags.NArg() > 0 {
+		fmt.Fprintln(os.Stderr, "clawjail-shim: error: --gateway HOST:PORT, --pin and --token are needed, and nothing else")
 		return pid1.ExitUsage
-	}
-	if o.Name == "" {
-		o.Name = host
 	}
 	return pid1.Serve(context.Background(), o)
 }

@@ -301,6 +301,9 @@ state = %[2]q
 `, c.dir+"/containerd", c.dir+"/containerd.run", socket, c.dir+"/cni"))
 	c.start("containerd", "containerd", "--config", containerd)
 	c.until("containerd", []string{"containerd"}, func() error { return c.ctr("version").Run() })
+	profile, err := os.ReadFile(filepath.Join(testenv.Repository(c.t), "packaging/kubernetes/seccomp.json"))
+	c.must(err)
+	c.write("kubelet/seccomp/clawjail.json", string(profile))
 	kubelet := c.write("kubelet.yaml", fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}

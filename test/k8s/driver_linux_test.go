@@ -5,19 +5,15 @@ package k8s
 import (
 	"bufio"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
+	"crypto/ed25519"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -40,27 +36,16 @@ apiVersion: v1
 kind: ServiceAccount
 metadata: {name: jail, namespace: NAMESPACE}
 automountServiceAccountToken: false
----
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: gateway, namespace: NAMESPACE}
-data:
-  authority.pem: |
-    AUTHORITY
 `
 
-// furnish makes a namespace for jails, and the control plane's side of TLS for them.
-func (c *cluster) furnish(namespace string) *tls.Config {
+// furnish makes a namespace for jails.
+func (c *cluster) furnish(namespace string) {
 	c.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	c.must(err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"gateway"}, IsCA: true, BasicConstraintsValid: true, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	c.must(err)
-	authority := strings.TrimSpace(string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
-	c.kubectl(strings.NewReplacer("NAMESPACE", namespace, "AUTHORITY", strings.ReplaceAll(authority, "\n", "\n    ")).Replace(setting), "apply", "-f", "-")
-	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS13}
+	c.kubectl(strings.ReplaceAll(setting, "NAMESPACE", namespace), "apply", "-f", "-")
 }
+
+// gatewayKey is what pods know the control plane by.
+var gatewayKey = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
 
 // api is the API server, as the driver asks it.
 func (c *cluster) api() *kubernetes.API {
@@ -76,14 +61,14 @@ var kept = map[string]bool{}
 // newDriver makes one with a namespace of its own.
 func newDriver(t *testing.T, c *cluster, namespace string, change func(*kubernetes.Options)) *kubernetes.Driver {
 	t.Helper()
-	side, api := c.furnish(namespace), c.api()
+	c.furnish(namespace)
+	api := c.api()
 	l, err := net.Listen("tcp", nodeAddress+":0")
 	c.must(err)
 	log := &testenv.Buffer{}
 	o := kubernetes.Options{
 		API: api, Installation: "test", Node: "one", Namespace: namespace, Images: map[string]string{"busybox": "clawjail.test/shim:1"}, Account: "jail",
-		Gateway: l.Addr().String(), GatewayName: "gateway", AuthorityMap: "gateway", Log: slog.New(slog.NewTextHandler(log, nil)),
-		TLS: side,
+		Gateway: l.Addr().String(), Key: gatewayKey, Seccomp: "clawjail.json", Log: slog.New(slog.NewTextHandler(log, nil)),
 	}
 	if change != nil {
 		change(&o)
@@ -247,6 +232,55 @@ func TestAJailOutlivesThePartsOfTheCluster(t *testing.T) {
 	if r, err := d.Reap(t.Context(), jail.ReapOptions{}); err != nil || len(r.Findings) > 0 || r.Jails != 2 {
 		t.Errorf("reaped %+v, %v", r, err)
 	}
+}
+
+// Programs run beside the jail's own, and its ports are reached.
+func TestProgramsAndPortsOfAJailAreReached(t *testing.T) {
+	c := theCluster(t)
+	d := newDriver(t, c, "beside", nil)
+	s := jailtest.Subject{Driver: d, Template: "busybox"}
+	j := jailtest.Start(t, s, s.Spec(`exec busybox nc -l -p 8080`))
+	in, theirs, err := os.Pipe()
+	c.must(err)
+	out, says, err := os.Pipe()
+	c.must(err)
+	x, err := d.Exec(t.Context(), j.Name, jail.Program{Argv: []string{"/bin/sh", "-c", `read line; echo "$line, and $A"; exit 3`}, Env: map[string]string{"A": "more"}, Wire: jail.WireStdio}, [3]*os.File{in, says, nil})
+	c.must(err)
+	c.must(errors.Join(in.Close(), says.Close()))
+	_, err = theirs.WriteString("a line\n")
+	c.must(err)
+	text, err := io.ReadAll(out)
+	if exit, waited := x.Wait(t.Context()); err != nil || waited != nil || string(text) != "a line, and more\n" || exit.Code != 3 {
+		t.Errorf("it says %q and ends with %+v, %v, %v", text, exit, err, waited)
+	}
+	c.must(x.End(t.Context()))
+	c.must(errors.Join(theirs.Close(), out.Close()))
+
+	conn, err := d.Dial(t.Context(), j.Name, 8080)
+	c.must(err)
+	_, err = conn.WriteString("hello\n")
+	_, err2 := j.Stdio.In.WriteString("heard\n")
+	c.must(errors.Join(err, err2))
+	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || line != "heard\n" {
+		t.Errorf("%q, %v", line, err)
+	}
+	if line, err := bufio.NewReader(j.Stdio.Out).ReadString('\n'); err != nil || line != "hello\n" {
+		t.Errorf("%q, %v", line, err)
+	}
+	c.must(errors.Join(conn.Close(), j.Stdio.In.Close()))
+	if exit, err := d.Wait(t.Context(), j.Name); err != nil || exit.Code != 0 {
+		t.Errorf("it ended with %+v, %v", exit, err)
+	}
+	conflict := func(what string, err error) {
+		t.Helper()
+		if p := new(problem.Error); !errors.As(err, &p) || p.Code != problem.Conflict {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, err = d.Dial(t.Context(), j.Name, 8080)
+	conflict("a port of a jail that has ended", err)
+	_, err = d.Exec(t.Context(), j.Name, jail.Program{Argv: []string{"/bin/sh"}, Wire: jail.WireStdio}, [3]*os.File{})
+	conflict("a program in a jail that has ended", err)
 }
 
 // Pods that wait are looked at before anybody wants them.

@@ -48,7 +48,9 @@ const gatewayPort = 7777
 // newGateway makes one for a namespace of its own, with a warm pool of one pod.
 func newGateway(c *cluster, namespace string) *gateway {
 	c.t.Helper()
-	side := c.furnish(namespace)
+	c.furnish(namespace)
+	side, pin, err := shim.ServerTLS(gatewayKey)
+	c.must(err)
 	g := &gateway{c: c, namespace: namespace, api: c.api(), arrived: make(chan arrival, 16), log: &testenv.Buffer{}, known: map[string]kubernetes.Identity{}}
 	server := shim.NewServer(shim.Options{
 		TLS: side,
@@ -86,7 +88,7 @@ func newGateway(c *cluster, namespace string) *gateway {
 			c.t.Logf("the gateway:\n%s", g.log)
 		}
 	})
-	c.kubectl(strings.NewReplacer("NAMESPACE", namespace,
+	c.kubectl(strings.NewReplacer("NAMESPACE", namespace, "PIN", pin,
 		"GATEWAY", fmt.Sprintf("%s:%d", nodeAddress, gatewayPort), "AUDIENCE", kubernetes.Audience).Replace(manifest), "apply", "-f", "-")
 	return g
 }
@@ -112,7 +114,7 @@ spec:
       - name: jail
         image: clawjail.test/shim:1
         imagePullPolicy: Never
-        args: [--gateway, "GATEWAY", --name, gateway, --authority, /run/clawjail/authority.pem, --token, /run/clawjail/token]
+        args: [--gateway, "GATEWAY", --pin, "PIN", --token, /run/clawjail/token]
         securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
         resources: {limits: {memory: 256Mi, cpu: 500m}}
         readinessProbe: {exec: {command: [/clawjail-shim, ready]}, periodSeconds: 1}
@@ -126,7 +128,6 @@ spec:
         projected:
           sources:
           - serviceAccountToken: {audience: AUDIENCE, expirationSeconds: 600, path: token}
-          - configMap: {name: gateway}
       - {name: tmp, emptyDir: {medium: Memory, sizeLimit: 8Mi}}
       - {name: home, emptyDir: {medium: Memory, sizeLimit: 8Mi}}
       - {name: shm, emptyDir: {medium: Memory, sizeLimit: 1Mi}}

@@ -26,6 +26,9 @@ const (
 	labelNode         = "clawjail.io/node"
 )
 
+// annotationPolicies is what a pod's browser is told by its administrator.
+const annotationPolicies = "clawjail.io/policies"
+
 // claim makes the claim of a jail, and before that the template and the pool that all jails alike share.
 func (d *Driver) claim(ctx context.Context, _ *jail.Entry, m *making) error {
 	pool, err := d.pool(ctx, m.spec)
@@ -94,7 +97,7 @@ func (d *Driver) pool(ctx context.Context, spec jail.Spec) (string, error) {
 	return name, nil
 }
 
-// identityDir is where a pod has its token and the gateway's authority.
+// identityDir is where a pod has its token.
 const identityDir = "/run/clawjail"
 
 // tokenLife is how long a token of a pod is good. Kubernetes makes a new one after most of it.
@@ -107,28 +110,43 @@ func (d *Driver) podTemplate(spec jail.Spec) map[string]any {
 	mounts := []object{{"name": "identity", "mountPath": identityDir, "readOnly": true}}
 	volumes := []object{{"name": "identity", "projected": object{"sources": []object{
 		{"serviceAccountToken": object{"audience": Audience, "expirationSeconds": int(tokenLife.Seconds()), "path": "token"}},
-		{"configMap": object{"name": d.o.AuthorityMap}},
 	}}}}
+	annotations := object{}
+	if spec.Kind == jail.KindBrowser {
+		// Over the image's own, which may have none or others.
+		annotations[annotationPolicies] = string(jail.Policies())
+		mounts = append(mounts, object{"name": "policies", "mountPath": jail.PoliciesDir, "readOnly": true})
+		volumes = append(volumes, object{"name": "policies", "downwardAPI": object{"items": []object{
+			{"path": jail.PoliciesManaged + "/" + jail.PoliciesFile, "fieldRef": object{"fieldPath": "metadata.annotations['" + annotationPolicies + "']"}}}}})
+	}
 	for n, t := range profile.Tmpfs {
 		name := fmt.Sprintf("memory-%d", n)
 		mounts = append(mounts, object{"name": name, "mountPath": t.Path})
 		volumes = append(volumes, object{"name": name, "emptyDir": object{"medium": "Memory", "sizeLimit": fmt.Sprint(t.Size)}})
 	}
+	seccomp := object{"type": "RuntimeDefault"}
+	if spec.Kind == jail.KindBrowser && d.o.Seccomp != "" {
+		seccomp = object{"type": "Localhost", "localhostProfile": d.o.Seccomp}
+	}
 	limits := object{"memory": fmt.Sprint(spec.Limits.Memory), "cpu": fmt.Sprintf("%dm", spec.Limits.MilliCPU)}
-	return object{"spec": object{
+	pod := object{
 		"serviceAccountName": d.o.Account, "automountServiceAccountToken": false, "enableServiceLinks": false, "restartPolicy": "Never",
 		"terminationGracePeriodSeconds": 15, "dnsPolicy": "None", "dnsConfig": object{"nameservers": []string{"127.0.0.1"}},
-		"securityContext": object{"runAsNonRoot": true, "runAsUser": jail.AgentUID, "runAsGroup": jail.AgentUID, "seccompProfile": object{"type": "RuntimeDefault"}},
+		"securityContext": object{"runAsNonRoot": true, "runAsUser": jail.AgentUID, "runAsGroup": jail.AgentUID, "seccompProfile": seccomp},
 		"containers": []object{{
 			"name": "jail", "image": d.o.Images[spec.Template],
-			"command":         []string{"/clawjail-shim", "--gateway", d.o.Gateway, "--name", d.o.GatewayName, "--authority", identityDir + "/authority.pem", "--token", identityDir + "/token"},
+			"command":         []string{"/clawjail-shim", "--gateway", d.o.Gateway, "--pin", d.pin, "--token", identityDir + "/token"},
 			"securityContext": object{"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": object{"drop": []string{"ALL"}}},
 			"resources":       object{"limits": limits, "requests": object{"memory": fmt.Sprint(spec.Limits.Memory / 4), "cpu": "10m"}},
 			"readinessProbe":  object{"exec": object{"command": []string{"/clawjail-shim", "ready"}}, "periodSeconds": 1},
 			"volumeMounts":    mounts,
 		}},
 		"volumes": volumes,
-	}}
+	}
+	if d.o.RuntimeClass != "" {
+		pod["runtimeClassName"] = d.o.RuntimeClass
+	}
+	return object{"metadata": object{"annotations": annotations}, "spec": pod}
 }
 
 // claimed waits until a claim has its Sandbox, and returns the name of that.

@@ -2,7 +2,7 @@ package kubernetes
 
 import (
 	"context"
-	"crypto/tls"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -32,22 +32,25 @@ type Options struct {
 	Images map[string]string
 	// Account is the service account of the pods, which may do nothing.
 	Account string
-	// Gateway is where pods reach this control plane, and GatewayName what its certificate says.
-	Gateway, GatewayName string
-	// AuthorityMap is the ConfigMap that has the certificate of its authority, as authority.pem.
-	AuthorityMap string
-	// TLS is the control plane's side for them.
-	TLS *tls.Config
+	// Gateway is where pods reach this control plane, as HOST:PORT, and Key what they know it by.
+	Gateway string
+	Key     ed25519.PrivateKey
 	// Warm is how many pods are kept ready of each kind of jail that was wanted. 0 is none.
 	Warm int
+	// Seccomp is a profile in the kubelet's folder for pods of browsers, and empty the runtime's; RuntimeClass is the runtime, and empty the cluster's.
+	Seccomp, RuntimeClass string
 	// Probes are what no pod may reach.
 	Probes []shim.Probe
 	// Window is how long a pod whose connection broke is waited for. Default 30 s.
 	Window time.Duration
 	// Grace is how long owner jails outlive their owner. Default 30 s.
 	Grace time.Duration
-	Log   *slog.Logger     // default: discarded
-	Now   func() time.Time // default time.Now
+	// Journal hears of each jail first and last. Default Unwritten.
+	Journal jail.Journal
+	// Barrier is that of jail.Options.
+	Barrier func(jail.Step)
+	Log     *slog.Logger     // default: discarded
+	Now     func() time.Time // default time.Now
 }
 
 // Validate fills in defaults and reports everything that is wrong at once.
@@ -57,16 +60,16 @@ func (o *Options) Validate() error {
 		bad.Add("installation", "%v", err)
 	}
 	label := regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
-	for name, value := range map[string]string{"node": o.Node, "namespace": o.Namespace, "account": o.Account, "authority_map": o.AuthorityMap} {
-		if !label.MatchString(value) {
-			bad.Add(name, "%q is no name of 1 to 63 letters, digits, dots and dashes", value)
+	for _, one := range []struct{ field, value string }{{"node", o.Node}, {"namespace", o.Namespace}, {"account", o.Account}} {
+		if !label.MatchString(one.value) {
+			bad.Add(one.field, "%q is no name of 1 to 63 letters, digits, dots and dashes", one.value)
 		}
 	}
-	if host, port, err := net.SplitHostPort(o.Gateway); err != nil || host == "" || port == "" || o.GatewayName == "" {
-		bad.Add("gateway", "%q is not HOST:PORT, or has no name", o.Gateway)
+	if host, port, err := net.SplitHostPort(o.Gateway); err != nil || host == "" || port == "" {
+		bad.Add("gateway", "%q is not HOST:PORT", o.Gateway)
 	}
-	if o.API == nil || o.TLS == nil {
-		bad.Add("api", "the API server, or the certificate for pods, is missing")
+	if o.API == nil || len(o.Key) != ed25519.PrivateKeySize {
+		bad.Add("api", "the API server, or the key for pods, is missing")
 	}
 	if o.Window <= 0 {
 		o.Window = 30 * time.Second
@@ -80,6 +83,12 @@ func (o *Options) Validate() error {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Journal == nil {
+		o.Journal = Unwritten{}
+	}
+	if o.Barrier == nil {
+		o.Barrier = func(jail.Step) {}
+	}
 	return bad.Err()
 }
 
@@ -91,6 +100,7 @@ type Driver struct {
 	*jail.Registry
 	o      Options
 	server *shim.Server
+	pin    string // by which pods know this control plane
 
 	background context.Context // ends the watchers
 	stop       context.CancelFunc
@@ -113,7 +123,7 @@ type pod struct {
 	verified bool // before anybody wanted it
 }
 
-var _ jail.Driver = (*Driver)(nil)
+var _ jail.Maker = (*Driver)(nil)
 
 // New makes a Driver. Close must be called.
 func New(ctx context.Context, o Options) (*Driver, error) {
@@ -123,20 +133,29 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 	d := &Driver{o: o, reaping: make(chan struct{}, 1), pods: map[string]*pod{}, whose: map[string]Identity{}, jails: map[jail.Name]*pod{}, pools: map[string]jail.Spec{}, made: map[string]bool{}}
 	d.changed = sync.NewCond(&d.mu)
 	d.background, d.stop = context.WithCancel(context.Background())
-	var err error
-	if d.Registry, err = jail.OpenRegistry(ctx, jail.RegistryOptions{Journal: unwritten{}, Log: o.Log, Now: o.Now, Grace: o.Grace, Barrier: func(jail.Step) {}}); err != nil {
+	side, pin, err := shim.ServerTLS(o.Key)
+	if err != nil {
 		return nil, err
 	}
-	d.server = shim.NewServer(shim.Options{TLS: o.TLS, Who: d.who, Arrived: d.arrived, Window: o.Window, Log: o.Log})
+	d.pin = pin
+	if d.Registry, err = jail.OpenRegistry(ctx, jail.RegistryOptions{Journal: o.Journal, Log: o.Log, Now: o.Now, Grace: o.Grace, Barrier: o.Barrier}); err != nil {
+		return nil, err
+	}
+	d.server = shim.NewServer(shim.Options{TLS: side, Who: d.who, Arrived: d.arrived, Window: o.Window, Log: o.Log})
 	return d, nil
 }
 
-// unwritten is the journal: the API server has it.
-type unwritten struct{}
+// Unwritten is a journal of nothing: what there is of jails the API server knows.
+type Unwritten struct{}
 
-func (unwritten) Put(context.Context, jail.Record) error                   { return nil }
-func (unwritten) Delete(context.Context, jail.Name) error                  { return nil }
-func (unwritten) Load(context.Context) ([]jail.Record, []jail.Name, error) { return nil, nil, nil }
+// Put implements jail.Journal.
+func (Unwritten) Put(context.Context, jail.Record) error { return nil }
+
+// Delete implements jail.Journal.
+func (Unwritten) Delete(context.Context, jail.Name) error { return nil }
+
+// Load implements jail.Journal.
+func (Unwritten) Load(context.Context) ([]jail.Record, []jail.Name, error) { return nil, nil, nil }
 
 // Serve lets pods in, until the listener is closed.
 func (d *Driver) Serve(l net.Listener) error { return d.server.Serve(l) }
@@ -331,9 +350,13 @@ func (d *Driver) verify(ctx context.Context, _ *jail.Entry, m *making) error {
 // confined has a pod confine its programs and say how they are confined. A pod that says anything else than was declared never runs one.
 func (d *Driver) confined(ctx context.Context, p *pod, spec jail.Spec) error {
 	profile := ProfileFor(spec)
-	report, err := p.Prepare(ctx, shim.Prepare{Profile: profile, Probes: d.o.Probes})
+	report, err := p.Prepare(ctx, shim.Prepare{Profile: profile, Probes: d.o.Probes, Sandbox: spec.Kind == jail.KindBrowser})
 	if err != nil {
 		return err
+	}
+	if report.Unsandboxed != "" {
+		return problem.New(problem.JailUnconfined, "set kubernetes.seccomp to the profile for browsers, or kubernetes.runtime_class to a runtime whose programs may make user namespaces: see docs/kubernetes.md",
+			"a browser cannot have its own sandbox in the pod: %s", report.Unsandboxed)
 	}
 	if diff := differences(profile, report, p.Address()); len(diff) > 0 {
 		return problem.New(problem.JailUnconfined, "look at the admission and the runtime of the cluster: they change what pods ask for", "the pod is not confined as declared: %s", strings.Join(diff, "; "))

@@ -1,7 +1,7 @@
 package kubernetes
 
 import (
-	"crypto/tls"
+	"crypto/ed25519"
 	"errors"
 	"net/netip"
 	"slices"
@@ -63,7 +63,7 @@ func TestAPodThatIsNotConfinedAsDeclaredIsFound(t *testing.T) {
 func TestWhatCannotBeMadeOnKubernetesIsRefusedBeforeAnythingIsMade(t *testing.T) {
 	api := newCluster().api(t) // which has no claims, so that one that is made fails
 	d, err := New(t.Context(), Options{API: api, Installation: "test", Node: "one", Namespace: "jails", Images: map[string]string{"browser": "image"}, Account: "jail",
-		Gateway: "10.0.0.1:7777", GatewayName: "gateway", AuthorityMap: "gateway", TLS: &tls.Config{MinVersion: tls.VersionTLS13}})
+		Gateway: "10.0.0.1:7777", Key: ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))})
 	if err != nil {
 		t.Fatal(err)
 	}

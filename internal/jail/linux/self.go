@@ -15,8 +15,8 @@ import (
 )
 
 // ConfineSelf takes from this process, and from those that it starts, what a process can take from itself: new privileges, core files,
-// and more than so many descriptors.
-func ConfineSelf(files int) error {
+// and more than so many descriptors. filtered says whether it had a filter of system calls before: afterwards it has one.
+func ConfineSelf(files int) (filtered bool, err error) {
 	limit := func(resource int, value uint64) error {
 		var now unix.Rlimit
 		if err := unix.Getrlimit(resource, &now); err != nil {
@@ -26,9 +26,9 @@ func ConfineSelf(files int) error {
 		return unix.Setrlimit(resource, &unix.Rlimit{Cur: value, Max: value})
 	}
 	if err := errors.Join(unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), limit(unix.RLIMIT_CORE, CoreLimit), limit(unix.RLIMIT_NOFILE, uint64(files))); err != nil {
-		return fmt.Errorf("confine this process: %w", err)
+		return false, fmt.Errorf("confine this process: %w", err)
 	}
-	return nil
+	return keepCoreLimit()
 }
 
 // ObserveSelf reads how this process is confined, from within: everything but the limits of its control groups. The numbers of users are those

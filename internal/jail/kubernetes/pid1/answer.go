@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/libp2p/go-yamux/v5"
@@ -101,14 +102,15 @@ func (s *pod) prepare(ctx context.Context, how *shim.Prepare) (*shim.Report, err
 	if begun {
 		return nil, problem.New(problem.Conflict, "", "a program runs in the pod, so that what is seen there says nothing")
 	}
-	if err := linux.ConfineSelf(how.Profile.Limits.Files); err != nil {
+	filtered, err := linux.ConfineSelf(how.Profile.Limits.Files)
+	if err != nil {
 		return nil, err
 	}
 	var report shim.Report
-	var err error
 	if report.Observed, report.Host, err = linux.ObserveSelf(how.Profile); err != nil {
 		return nil, err
 	}
+	report.Observed.SeccompFilter = report.Observed.SeccompFilter && filtered
 	groups, err := cgroup.Of(jail.Process{PID: os.Getpid()})
 	if err != nil {
 		return nil, err
@@ -120,10 +122,43 @@ func (s *pod) prepare(ctx context.Context, how *shim.Prepare) (*shim.Report, err
 	if report.Reached, err = reached(ctx, how.Probes); err != nil {
 		return nil, err
 	}
+	if how.Sandbox {
+		if report.Unsandboxed, err = s.unsandboxed(ctx); err != nil {
+			return nil, err
+		}
+	}
 	s.mu.Lock()
 	s.prepared = true
 	s.mu.Unlock()
 	return &report, nil
+}
+
+// unsandboxed tries to start a program in new user, process and network namespaces with a new root, as Chromium does, and says why it cannot.
+func (s *pod) unsandboxed(ctx context.Context) (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return "", err
+	}
+	defer closeAll(null)
+	files := []uintptr{null.Fd(), null.Fd(), null.Fd()}
+	_, ended, err := s.children.start(self, []string{self, "version"}, &syscall.ProcAttr{Files: files,
+		Sys: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET, Chroot: "/"}})
+	if err != nil {
+		return plain(err), nil
+	}
+	select {
+	case status := <-ended:
+		if status != 0 {
+			return fmt.Sprintf("the program ended with %v", status), nil
+		}
+		return "", nil
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
 }
 
 // ready changes the name of this process, which the probe of Kubernetes looks at.

@@ -9,7 +9,6 @@ package pid1
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -34,7 +33,7 @@ const (
 	// connectLimit is how long the control plane is tried to be reached by a pod in which nothing has begun.
 	connectLimit = 5 * time.Minute
 	dialLimit    = 10 * time.Second
-	// maxFile bounds the file of the token, and of the authority.
+	// maxFile bounds the file of the token.
 	maxFile = 1 << 20
 	// maxStreams bounds what the control plane may ask for at once.
 	maxStreams = 256
@@ -53,11 +52,10 @@ const (
 
 // Options are what a shim is started with.
 type Options struct {
-	Gateway   string // HOST:PORT
-	Name      string // in the certificate of the gateway
-	Authority string // a file of PEM certificates
-	Token     string // a file, which is read for each connection
-	Log       io.Writer
+	Gateway string // HOST:PORT
+	Pin     string // of the control plane's key: see shim.ServerTLS
+	Token   string // a file, which is read for each connection
+	Log     io.Writer
 }
 
 type pod struct {
@@ -298,18 +296,13 @@ func (s *pod) again(ctx context.Context, stream *link.Stream, id string) (net.Co
 // greet connects, and says which pod this is and which stream goes on.
 func (s *pod) greet(ctx context.Context, stream *link.Stream, id string) (net.Conn, shim.Welcome, error) {
 	var welcome shim.Welcome
-	token, err1 := readFile(s.o.Token)
-	pem, err2 := readFile(s.o.Authority)
-	if err := errors.Join(err1, err2); err != nil {
+	token, err := readFile(s.o.Token)
+	if err != nil {
 		return nil, welcome, err
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(pem) {
-		return nil, welcome, problem.New(problem.BadConfig, "give the certificate of the gateway's authority, in PEM", "there is no certificate in %s", s.o.Authority)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*dialLimit)
 	defer cancel()
-	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialLimit}, Config: &tls.Config{RootCAs: roots, ServerName: s.o.Name, MinVersion: tls.VersionTLS13}}
+	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialLimit}, Config: shim.ClientTLS(s.o.Pin)}
 	conn, err := d.DialContext(ctx, "tcp", s.o.Gateway)
 	if err != nil {
 		return nil, welcome, fmt.Errorf("connect to the gateway: %w", err)

@@ -5,19 +5,12 @@ package pid1_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
+	"crypto/ed25519"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/netip"
 	"os"
@@ -167,7 +160,7 @@ type world struct {
 	address string
 	folder  string // the pod's /srv
 	arrived chan *shim.Pod
-	roots   *x509.CertPool
+	pin     string
 	window  time.Duration
 	log     *testenv.Buffer
 }
@@ -186,14 +179,19 @@ func newWorld(t testing.TB, window time.Duration) *world {
 	if err := os.Chmod(w.folder, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	certificate, authority := certify(t)
-	w.roots = x509.NewCertPool()
-	w.roots.AppendCertsFromPEM(authority)
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	side, pin, err := shim.ServerTLS(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.pin = pin
 	w.write("shim", program, 0o755)
-	w.write("authority.pem", authority, 0o644)
 	w.write("token", []byte(token), 0o644)
 	w.server = shim.NewServer(shim.Options{
-		TLS: &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13},
+		TLS: side,
 		Who: func(_ context.Context, given string, _ netip.Addr) (string, error) {
 			switch given {
 			case token:
@@ -238,21 +236,6 @@ func (w *world) write(name string, data []byte, mode os.FileMode) {
 	if err := os.WriteFile(filepath.Join(w.folder, name), data, mode); err != nil {
 		w.t.Fatal(err)
 	}
-}
-
-func certify(t testing.TB) (tls.Certificate, []byte) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "gateway"}, DNSNames: []string{"gateway"}, IsCA: true,
-		BasicConstraintsValid: true, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
 // started is a container that runs.
@@ -316,7 +299,7 @@ func (w *world) start(c container, prepare func(first jail.Process)) *started {
 }
 
 func (w *world) argv(gateway string) []string {
-	return []string{"/srv/shim", "--gateway", gateway, "--authority", "/srv/authority.pem", "--token", "/srv/token", "--name", "gateway"}
+	return []string{"/srv/shim", "--gateway", gateway, "--pin", w.pin, "--token", "/srv/token"}
 }
 
 // pod starts one on the network of the host and waits until it has connected.

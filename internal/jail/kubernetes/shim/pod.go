@@ -135,12 +135,37 @@ func (p *Pod) Usage(ctx context.Context) (jail.Usage, error) {
 }
 
 // Dial connects to a port on the loopback of the pod.
-func (p *Pod) Dial(ctx context.Context, port uint16) (net.Conn, error) {
+func (p *Pod) Dial(ctx context.Context, port uint16) (*os.File, error) {
 	st, _, err := p.ask(ctx, Request{Do: DoDial, Port: port})
 	if err != nil {
-		return nil, err // an interface of a nil stream would not be nil
+		return nil, err
 	}
-	return st, nil
+	theirs, ours, err := jail.SocketPair() // ours is given away, and theirs is copied
+	if err != nil {
+		return nil, errors.Join(err, st.Reset())
+	}
+	conn, err := net.FileConn(theirs)
+	if err := errors.Join(err, theirs.Close()); err != nil {
+		return nil, errors.Join(err, ours.Close(), st.Reset())
+	}
+	half := conn.(*net.UnixConn)
+	p.working.Go(func() {
+		defer func() { _ = half.Close() }()
+		var back sync.WaitGroup
+		back.Go(func() {
+			if _, err := io.Copy(half, st); err != nil {
+				_ = half.Close() // the other direction ends, too
+			}
+			_ = half.CloseWrite()
+		})
+		if _, err := io.Copy(st, half); err != nil {
+			_ = st.Reset()
+		}
+		_ = st.CloseWrite()
+		back.Wait()
+		_ = st.Close()
+	})
+	return ours, nil
 }
 
 // End ends everything in the pod. Its programs have so long to end by themselves.

@@ -3,16 +3,12 @@ package shim
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
+	"crypto/ed25519"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/binary"
 	"errors"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/netip"
 	"os"
@@ -37,29 +33,22 @@ type world struct {
 	server  *Server
 	address string
 	arrived chan *Pod
-	roots   *x509.CertPool
+	pin     string
 }
 
 func newWorld(t *testing.T, window time.Duration) *world {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	_, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"gateway"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	side, pin, err := ServerTLS(key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	certificate, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{t: t, arrived: make(chan *Pod, 64), roots: x509.NewCertPool()}
-	w.roots.AddCert(certificate)
+	w := &world{t: t, arrived: make(chan *Pod, 64), pin: pin}
 	w.server = NewServer(Options{
-		TLS: &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS13},
+		TLS: side,
 		Who: func(_ context.Context, token string, _ netip.Addr) (string, error) {
 			if name, ok := strings.CutPrefix(token, "token of "); ok {
 				return name, nil
@@ -88,7 +77,7 @@ func newWorld(t *testing.T, window time.Duration) *world {
 // dial connects from an address, without a word.
 func (w *world) dial(from string) *tls.Conn {
 	w.t.Helper()
-	d := tls.Dialer{NetDialer: &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}, Config: &tls.Config{RootCAs: w.roots, ServerName: "gateway"}}
+	d := tls.Dialer{NetDialer: &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}, Config: ClientTLS(w.pin)}
 	conn, err := d.DialContext(w.t.Context(), "tcp", w.address)
 	if err != nil {
 		w.t.Fatal(err)

@@ -97,6 +97,8 @@ type Request struct {
 type Prepare struct {
 	Profile jail.Profile `json:"profile"`
 	Probes  []Probe      `json:"probes,omitempty"`
+	// Sandbox asks to try whether a program can make what browsers make their own sandbox of.
+	Sandbox bool `json:"sandbox,omitempty"`
 }
 
 // Probe is something that must not be reached from the pod.
@@ -116,6 +118,8 @@ type Report struct {
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// Reached are the names of the probes that reached something.
 	Reached []string `json:"reached,omitempty"`
+	// Unsandboxed is why the sandbox could not be made; empty where it could, or was not tried.
+	Unsandboxed string `json:"unsandboxed,omitempty"`
 }
 
 // Run is a program to start.
