@@ -47,6 +47,8 @@ put() {
 put 0755 "$programs/clawjail" "$prefix/bin/clawjail"
 # The helper of `clawjail spawn` is not setuid: an operator who wants that mode makes it so, see docs/spawn.md.
 put 0755 "$programs/clawjail-spawn" "$prefix/libexec/clawjail-spawn"
+# What pods of Kubernetes begin with: clawjail template image --shim puts it into an image.
+put 0755 "$programs/clawjail-shim" "$prefix/libexec/clawjail-shim"
 
 for unit in clawjail.service clawjail-hostd.service clawjail-template.service; do
 	filled=$(mktemp)
@@ -73,7 +75,7 @@ if [ "$verb" = uninstall ]; then
 	rm -rf "$root$prefix/share/doc/clawjail"
 else
 	for file in README.md CHANGELOG.md LICENSE SECURITY.md clawbots.yml.example docs/*.md packaging/clawbots.schema.json packaging/clawjail.yml \
-		packaging/freebsd/spawn.conf packaging/proxy/*; do
+		packaging/freebsd/spawn.conf packaging/kubernetes/* packaging/proxy/*; do
 		put 0644 "$file" "$prefix/share/doc/clawjail/$file"
 	done
 	find examples -type f | LC_ALL=C sort | while read -r file; do

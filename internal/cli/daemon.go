@@ -2,9 +2,13 @@ package cli
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -44,7 +48,7 @@ runs as its own user. Jails outlive a restart of the host daemon; those of sessi
 			if err != nil {
 				return err
 			}
-			return hostd.Run(cmd.Context(), hostd.RunOptions{
+			o := hostd.RunOptions{
 				Config: c, Substrate: hostd.ThisHost(), EndJails: endJails, Version: p.version,
 				Templates: func(ctx context.Context) ([]hostd.Template, error) { return listTemplates(ctx, templates) },
 				VerifyTemplate: func(ctx context.Context, name string) error {
@@ -52,7 +56,12 @@ runs as its own user. Jails outlive a restart of the host daemon; those of sessi
 					return err
 				},
 				Log: log, Now: p.now, Notify: notify,
-			})
+			}
+			if images := c.Kubernetes.Images; c.Kubernetes.On() {
+				o.VerifyTemplate = nil // nothing of them is on this machine
+				o.Templates = func(context.Context) ([]hostd.Template, error) { return templatesOfImages(images), nil }
+			}
+			return hostd.Run(cmd.Context(), o)
 		},
 	}
 	cmd.Flags().BoolVar(&endJails, "end-jails", false, "end every jail when the host daemon ends")
@@ -91,13 +100,28 @@ func listTemplates(ctx context.Context, store *template.Store) ([]hostd.Template
 	}
 	out := make([]hostd.Template, 0, len(all))
 	for _, t := range all {
-		programs := make(map[string]hostd.TemplateProgram, len(t.Programs))
-		for name, p := range t.Programs {
-			programs[name] = hostd.TemplateProgram{Path: p.Path, Args: p.Args, Version: p.Version}
-		}
-		out = append(out, hostd.Template{Name: t.Name, Digest: t.Digest, Created: t.CreatedAt, TaskLimit: t.TaskLimit, Programs: programs, Again: t.Again()})
+		out = append(out, hostd.Template{Name: t.Name, Digest: t.Digest, Created: t.CreatedAt, TaskLimit: t.TaskLimit, Programs: programsOf(t), Again: t.Again()})
 	}
 	return out, nil
+}
+
+// templatesOfImages is what is known of templates whose images are in a cluster.
+func templatesOfImages(images map[string]string) []hostd.Template {
+	out := make([]hostd.Template, 0, len(images))
+	for _, name := range slices.Sorted(maps.Keys(images)) {
+		t := template.Expected(name)
+		sum := sha256.Sum256([]byte(images[name]))
+		out = append(out, hostd.Template{Name: name, Digest: "sha256:" + hex.EncodeToString(sum[:]), TaskLimit: t.TaskLimit, Programs: programsOf(t)})
+	}
+	return out
+}
+
+func programsOf(t template.Template) map[string]hostd.TemplateProgram {
+	programs := make(map[string]hostd.TemplateProgram, len(t.Programs))
+	for name, p := range t.Programs {
+		programs[name] = hostd.TemplateProgram{Path: p.Path, Args: p.Args, Version: p.Version}
+	}
+	return programs
 }
 
 // trusted reads the configuration for a process with root's rights, and says by which path.

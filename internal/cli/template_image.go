@@ -7,24 +7,28 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/jail/docker"
+	"github.com/clawjail/clawjail/internal/jailspawn/helper"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/template"
 )
 
 func newTemplateImage(p *program) *cobra.Command {
 	var tag, output string
-	var asJSON bool
+	var shim, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "image [NAME]",
 		Short: "Make an image of a template, for agents in containers",
 		Long: "Makes an image of a template (default clawbot) and gives it to the Docker engine of the configuration, or writes it to a file that " +
-			"`docker load` and `podman load` read. The image runs as 1000:1000 and starts the template's own program.",
-		Example: "  sudo clawjail template image clawbot\n  sudo clawjail template image clawbot --output clawbot.tar",
-		Args:    arguments(0, 1),
+			"`docker load` and `podman load` read. The image runs as 1000:1000 and starts the template's own program. With --shim it is for pods of " +
+			"Kubernetes.",
+		Example: "  sudo clawjail template image clawbot\n  sudo clawjail template image clawbot --output clawbot.tar\n" +
+			"  sudo clawjail template image browser --shim --tag registry.example.com/clawjail/browser:1 --output browser.tar",
+		Args: arguments(0, 1),
 
 		ValidArgsFunction: p.completeTemplates,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -44,7 +48,13 @@ func newTemplateImage(p *program) *cobra.Command {
 					tag = "clawjail/" + name + ":latest"
 				}
 			}
-			export := func(ctx context.Context, w io.Writer) (template.Image, error) { return store.Export(ctx, name, tag, w) }
+			o := template.ExportOptions{Tag: tag}
+			if shim {
+				if o.Shim, err = installedShim(); err != nil {
+					return err
+				}
+			}
+			export := func(ctx context.Context, w io.Writer) (template.Image, error) { return store.Export(ctx, name, o, w) }
 			var image template.Image
 			where := output
 			if output == "" {
@@ -65,8 +75,23 @@ func newTemplateImage(p *program) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&tag, "tag", "", "`name` of the image (default: docker.image of the configuration, or clawjail/NAME:latest)")
 	f.StringVarP(&output, "output", "o", "", "write it to a `file` instead")
+	f.BoolVar(&shim, "shim", false, "put clawjail-shim into it, the first process of pods")
 	f.BoolVar(&asJSON, "json", false, "print what is known of the image")
 	return cmd
+}
+
+// installedShim is the program clawjail-shim of this installation: beside this one, or where packages put it.
+func installedShim() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find clawjail-shim: %w", err)
+	}
+	for _, path := range []string{filepath.Join(filepath.Dir(self), "clawjail-shim"), filepath.Join(filepath.Dir(helper.Beside(self)), "clawjail-shim")} {
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			return path, nil
+		}
+	}
+	return "", problem.New(problem.ToolMissing, "install it beside clawjail: make install, or a package, does", "there is no clawjail-shim beside %s", self)
 }
 
 type exporter func(context.Context, io.Writer) (template.Image, error)

@@ -55,7 +55,7 @@ FreeBSD. When it fails or is interrupted nothing of it stays, and nothing is sta
 					return hostd.Withdraw(ctx, host, hostd.WithdrawOptions{})
 				},
 			}
-			if !noBuild {
+			if !noBuild && !c.Kubernetes.On() {
 				o.Prepare = func(ctx context.Context) error {
 					_, err := p.ensureTemplate(ctx, cmd, session.DefaultTemplate, cmd.OutOrStdout())
 					return err

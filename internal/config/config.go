@@ -76,6 +76,7 @@ type Config struct {
 	Limits       Limits       `yaml:"limits"`
 	Agents       Agents       `yaml:"agents"`
 	Docker       Docker       `yaml:"docker"`
+	Kubernetes   Kubernetes   `yaml:"kubernetes"`
 	// MCPServers are those of the file, in its order.
 	MCPServers  []MCPServer `yaml:"mcp_servers,named"`
 	HostBrowser HostBrowser `yaml:"browser"`
@@ -407,6 +408,7 @@ func base() Config {
 		Agents: Agents{Driver: AgentDriverAuto, Log: 8 * MiB,
 			Limits: AgentLimits{Memory: 512 * MiB, CPU: 0.5, Tasks: 64, Tmp: 100 * MiB, State: GiB, Files: 4096}},
 		Docker:      Docker{Socket: "/var/run/docker.sock", Image: "clawjail/clawbot:latest"},
+		Kubernetes:  defaultKubernetes(),
 		HostBrowser: defaultHostBrowser(),
 		Console:     defaultConsole(),
 		Log:         Log{Level: "info", Format: "text"},

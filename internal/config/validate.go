@@ -50,6 +50,7 @@ func (c Config) Validate() error {
 	c.HostBrowser.validate(v)
 	c.Console.validate(v)
 	c.validateStorage(v)
+	c.Kubernetes.validate(v)
 	oneOf(v, "apparmor", c.AppArmor, AppArmorAuto, AppArmorRequired, AppArmorOff)
 	oneOf(v, "log.level", c.Log.Level, "debug", "info", "warn", "error")
 	oneOf(v, "log.format", c.Log.Format, "text", "json")

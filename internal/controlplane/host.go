@@ -76,7 +76,10 @@ func (p *plane) hostInfo(ctx context.Context) (api.HostInfo, error) {
 }
 
 // installed is the host daemon's list of templates as sessions see it.
-type installed struct{ host *hostd.Client }
+type installed struct {
+	host *hostd.Client
+	pods bool // jails are pods, of images
+}
 
 // Template implements session.Templates.
 func (i installed) Template(ctx context.Context, name string) (session.Template, error) {
@@ -94,5 +97,9 @@ func (i installed) Template(ctx context.Context, name string) (session.Template,
 		}
 		return out, nil
 	}
-	return session.Template{}, problem.New(problem.TemplateMissing, "build it: sudo clawjail template build "+name, "there is no template %s", name)
+	hint := "build it: sudo clawjail template build " + name
+	if i.pods {
+		hint = "name its image in kubernetes.images of the configuration"
+	}
+	return session.Template{}, problem.New(problem.TemplateMissing, hint, "there is no template %s", name)
 }

@@ -16,7 +16,7 @@ import (
 
 func (p *plane) makeSessions(context.Context) (err error) {
 	p.sessions, err = session.New(session.Options{
-		Driver: p.host, Gateway: &p.gateway, Templates: installed{p.host}, Connect: session.Dialer(p.Config.Sessions.DialogWait),
+		Driver: p.host, Gateway: &p.gateway, Templates: installed{p.host, p.Config.Kubernetes.On()}, Connect: session.Dialer(p.Config.Sessions.DialogWait),
 		Sessions: p.Config.Sessions, Quotas: p.Config.Quotas, Limits: p.Config.Limits, WarmPool: p.Config.WarmPool,
 		Proxy: p.proxy(), Policy: p.gateway.clean, ExtraCA: p.authorities, Unsandboxed: p.info.Unsandboxed,
 		Authority: p.identity, Records: Records{p.audit},

@@ -20,6 +20,9 @@ func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *
 	if c.AppArmor == config.AppArmorRequired {
 		return Parts{}, problem.New(problem.BadConfig, "leave apparmor out, or set it to auto", "apparmor is required, and FreeBSD has none")
 	}
+	if c.Kubernetes.On() {
+		return Parts{}, problem.New(problem.BadConfig, "leave kubernetes out, or run clawjail on Linux", "jails cannot be pods from FreeBSD")
+	}
 	o, err := optionsOf(c, id, pool, log)
 	if err != nil {
 		return Parts{}, err

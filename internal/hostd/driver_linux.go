@@ -19,6 +19,9 @@ const stageDirVariable = "CLAWJAIL_STAGE_DIR"
 // Assemble makes this host's driver out of its five parts. The records of the journal have claimed their leases
 // in the pool before Parts.Start is called.
 func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *jail.Pool, log *slog.Logger) (_ Parts, err error) {
+	if c.Kubernetes.On() {
+		return assemblePods(ctx, c, id, log)
+	}
 	if err := linux.BecomeSubreaper(); err != nil {
 		return Parts{}, err
 	}
@@ -113,6 +116,9 @@ func OpenContainers(c config.Config, id jail.Installation, o ContainerOptions) (
 
 // Uninstall removes what all jails of an installation share. It refuses while there are jails.
 func Uninstall(ctx context.Context, c config.Config, id jail.Installation, pool *jail.Pool) error {
+	if c.Kubernetes.On() {
+		return nil // what pools have made goes with their namespace
+	}
 	o := linux.Options{Installation: id, RunDir: c.RunDir, DataDir: c.DataDir, Gateway: pool.Gateway()}
 	limiter, err := linux.NewLimiter(o)
 	if err != nil {

@@ -87,7 +87,10 @@ func (s *server) info(ctx context.Context) (any, error) {
 	i := Info{
 		Version: s.Version, PID: os.Getpid(), Started: s.started, Installation: s.Installation,
 		Subnet: s.Pool.Subnet(), Gateway: s.Pool.Gateway(), Jails: len(all), MaxJails: s.MaxJails,
-		Unsandboxed: !s.life.Parts.Means.UserNamespaces, AppArmor: s.life.Parts.Means.AppArmor,
+		Unsandboxed: !s.Parts.Means.UserNamespaces, AppArmor: s.Parts.Means.AppArmor,
+	}
+	if s.Parts.Gateway.IsValid() {
+		i.Gateway = s.Parts.Gateway
 	}
 	if s.makers.containers != nil {
 		i.ContainerGateway = s.makers.containers.Gateway()
@@ -122,7 +125,7 @@ func (s *server) hold(ctx context.Context, c *call) error {
 		return err
 	}
 	s.Log.Info("owner is here", "peer", c.peer)
-	defer func() { s.Log.Info("owner is gone", "peer", c.peer, "grace", s.life.Grace) }()
+	defer func() { s.Log.Info("owner is gone", "peer", c.peer, "grace", s.Grace) }()
 
 	watch, stop := context.WithCancel(ctx)
 	died := make(chan error, 1)

@@ -29,6 +29,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -37,9 +38,31 @@ import (
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
+// Jails is a driver of the jails of templates. A *jail.Lifecycle is one.
+type Jails interface {
+	jail.Maker
+	// Lost, Found and AwaitOwners are those of jail.Registry.
+	Lost(owner string)
+	Found(owner string)
+	AwaitOwners()
+	// Run ends the jails whose time is up until the context ends.
+	Run(ctx context.Context)
+	// Reap compares what there is with what should be, and removes the rest.
+	Reap(ctx context.Context, o jail.ReapOptions) (jail.ReapReport, error)
+	// Traces lists what there is of jails, but for their records.
+	Traces(ctx context.Context) ([]jail.Trace, error)
+	Close()
+}
+
 // Parts are the five parts of a driver together with what all jails share.
 type Parts struct {
 	jail.Parts
+	// Jails makes a driver that is not made of parts. It may be nil: then it is a jail.Lifecycle of them.
+	Jails func(ctx context.Context, o jail.Options) (Jails, error)
+	// Journal is for the records of such a driver, instead of the host daemon's own. It may be nil.
+	Journal jail.Journal
+	// Gateway is where such jails reach the gateway. It may be zero: then they reach that of the pool.
+	Gateway netip.Addr
 	// Start makes what all jails share (a bridge, a firewall table, a tree of cgroups) and begins what works in
 	// the background. It is called after the first Reap: the parts can list and remove before it, and nothing
 	// that an earlier process left is in its way. It may be nil.
@@ -91,7 +114,7 @@ type Options struct {
 
 	Log *slog.Logger     // default: nothing is logged
 	Now func() time.Time // default time.Now
-	// Grace is that of jail.Options. ScanEvery is how often the host is compared with the journal. Default 1 min.
+	// Grace is that of jail.Options, and 30 s by default. ScanEvery is how often the host is compared with the journal. Default 1 min.
 	Grace, ScanEvery time.Duration
 	// Barrier is called before every step of a jail's life, for tests that kill the process there. May be nil.
 	Barrier func(jail.Step)
@@ -147,6 +170,7 @@ func (o *Options) defaults() error {
 	if o.Notify == nil {
 		o.Notify = func(string) error { return nil }
 	}
+	o.Grace = cmp.Or(o.Grace, 30*time.Second)
 	o.ScanEvery = cmp.Or(o.ScanEvery, time.Minute)
 	if o.Quotas == (config.Quotas{}) {
 		o.Quotas = config.Default().Quotas
@@ -158,6 +182,15 @@ func (o *Options) defaults() error {
 	o.Patience = cmp.Or(o.Patience, 5*time.Second)
 	need(o.MaxJails > 0 && o.MaxConnections > 0 && o.MaxCreates > 0 && o.Patience > 0 && o.ScanEvery > 0 && o.ListBytes > 0, "a limit, which must be positive,")
 	return errors.Join(errs...)
+}
+
+// open makes the driver.
+func (p Parts) open(ctx context.Context, o jail.Options) (Jails, error) {
+	if p.Jails != nil {
+		return p.Jails(ctx, o)
+	}
+	o.Parts = p.Parts
+	return jail.NewLifecycle(ctx, o)
 }
 
 const (
@@ -191,8 +224,8 @@ func Serve(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, consoles.Close()) }()
-	life, err := jail.NewLifecycle(ctx, jail.Options{
-		Installation: o.Installation, Parts: o.Parts.Parts, Pool: o.Pool, Journal: counted(o.Journal), Log: o.Log,
+	life, err := o.Parts.open(ctx, jail.Options{
+		Installation: o.Installation, Pool: o.Pool, Journal: counted(o.Journal), Log: o.Log,
 		Now: o.Now, Grace: o.Grace, ScanEvery: never, Barrier: o.Barrier, Console: consoles,
 	})
 	if err != nil {

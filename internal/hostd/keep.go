@@ -91,7 +91,7 @@ type LogWriter interface {
 
 // makers are the drivers of this host.
 type makers struct {
-	life       *jail.Lifecycle
+	life       Jails
 	containers Containers // nil where there is no engine
 	// template says whether jails may be made of one.
 	template func(ctx context.Context, name string) error

@@ -25,6 +25,9 @@ func AdminKeyPath(c config.Config) string { return filepath.Join(ControlDir(c), 
 
 const relayKeyName = "relay.key"
 
+// podsKeyName is the file, in the data directory, of the key by which pods know the host daemon.
+const podsKeyName = "pods.key"
+
 // RelayKeyPath is the file of the key with which the relay of containers proves itself to the control plane.
 func RelayKeyPath(c config.Config) string { return filepath.Join(ControlDir(c), relayKeyName) }
 

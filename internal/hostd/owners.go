@@ -3,7 +3,6 @@ package hostd
 import (
 	"sync"
 
-	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -25,7 +24,7 @@ func validOwner(token string) error {
 
 // owners are the owners that are here: those with an open hold.
 type owners struct {
-	life       *jail.Lifecycle
+	life       Jails
 	containers Containers // may be nil
 
 	mu   sync.Mutex

@@ -41,7 +41,7 @@ func ReapWithout(ctx context.Context, o RunOptions, how jail.ReapOptions) (repor
 			return err
 		}
 		defer func() { err = errors.Join(err, consoles.Close()) }()
-		life, err := jail.NewLifecycle(ctx, jail.Options{Installation: in.ID, Parts: parts.Parts, Pool: pool, Journal: journal, Log: o.Log,
+		life, err := parts.open(ctx, jail.Options{Installation: in.ID, Pool: pool, Journal: journal, Log: o.Log,
 			Now: o.Now, Console: consoles})
 		if err != nil {
 			return err
@@ -91,5 +91,16 @@ func (o RunOptions) withParts(ctx context.Context, use func(Installation, *jail.
 	if err != nil {
 		return fmt.Errorf("assemble the driver: %w", err)
 	}
-	return use(in, pool, parts, journal)
+	if parts.Journal == nil {
+		return use(in, pool, parts, journal)
+	}
+	records, damaged, err := journal.Load(ctx)
+	if n := len(records) + len(damaged); err == nil && n > 0 {
+		err = problem.New(problem.Conflict, "start clawjail once without kubernetes in its configuration, and end them",
+			"%d jails were made on this machine itself, and jails are to be pods now", n)
+	}
+	if err != nil {
+		return errors.Join(err, parts.Close(context.WithoutCancel(ctx)))
+	}
+	return use(in, pool, parts, parts.Journal)
 }

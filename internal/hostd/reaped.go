@@ -226,7 +226,7 @@ func reasonToReap(r jail.Record, was jail.State, ownerHere bool, now time.Time) 
 }
 
 // scan compares the host with the journal now and then, until the context ends.
-func scan(ctx context.Context, life *jail.Lifecycle, every time.Duration, reaped *reapings, log *slog.Logger) {
+func scan(ctx context.Context, life Jails, every time.Duration, reaped *reapings, log *slog.Logger) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {

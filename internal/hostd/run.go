@@ -87,6 +87,9 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 			Socket: SocketPath(o.Config), Group: control.gid, ControlUID: uint32(control.uid),
 			Installation: in.ID, Pool: pool, Parts: parts, Journal: journal, Checkpoints: CheckpointsPath(o.Config),
 			HasTemplate: func(ctx context.Context, name string) error {
+				if o.Config.Kubernetes.On() {
+					return nil // the driver knows the images
+				}
 				return errors.Join(hasTemplate(o.Config.TemplatesDir, name), dog.check(ctx, name))
 			},
 			Templates: dog.templates,
@@ -102,7 +105,7 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 			Memory:         memory,
 			Workspaces:     WorkspaceOptions{Roots: o.Config.Agents.WorkspaceRoots, Disk: o.Config.DataDir, Unlinked: parts.Unlinked},
 		}
-		if o.Substrate.Containers != nil {
+		if o.Substrate.Containers != nil && !o.Config.Kubernetes.On() { // there all jails are pods
 			records, err := OpenJournal(containerJournalPath(o.Config), in.ID, o.Log)
 			if err != nil {
 				return err

@@ -23,7 +23,7 @@ import (
 // server answers calls. accept owns the goroutine of each connection, drain waits for all of them.
 type server struct {
 	Options
-	life        *jail.Lifecycle
+	life        Jails
 	makers      makers
 	keeper      *keeper.Keeper
 	bound       *bound

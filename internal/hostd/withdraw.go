@@ -42,7 +42,7 @@ func FindInstallation(c config.Config) (in Installation, found bool, err error) 
 // perhaps a whole installation. The installation's own file is the last: while it is there, a removal can be gone on with.
 func DataEntries() []string {
 	return []string{BackupDir, swap.Stage, RestoredConfig, "agents", "audit", "cache", "clones", "container-journal", "containers", "control",
-		"database", "journal", "logs", "state", "templates", "workspaces",
+		"database", "journal", "logs", podsKeyName, "state", "templates", "workspaces",
 		workspaceRootsName, workspaceRootsName + ".new", workspaceRootsLock, InstallationFile}
 }
 
@@ -142,7 +142,7 @@ func (o RunOptions) withdrawJails(ctx context.Context, in Installation, pool *ja
 		return err
 	}
 	defer func() { err = errors.Join(err, consoles.Close()) }()
-	life, err := jail.NewLifecycle(ctx, jail.Options{Installation: in.ID, Parts: parts.Parts, Pool: pool, Journal: journal, Log: o.Log,
+	life, err := parts.open(ctx, jail.Options{Installation: in.ID, Pool: pool, Journal: journal, Log: o.Log,
 		Now: o.Now, Console: consoles})
 	if err != nil {
 		return err
@@ -187,7 +187,7 @@ func (o RunOptions) withdrawJails(ctx context.Context, in Installation, pool *ja
 
 // withdrawnContainers is the driver of containers; nil where there is no engine and nobody wrote down a container.
 func (o RunOptions) withdrawnContainers(in Installation) (_ Containers, err error) {
-	if o.Substrate.Containers == nil {
+	if o.Substrate.Containers == nil || o.Config.Kubernetes.On() {
 		return nil, nil
 	}
 	noted, err := filepath.Glob(filepath.Join(containerJournalPath(o.Config), "*.json"))

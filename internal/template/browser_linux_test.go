@@ -33,6 +33,11 @@ func TestBrowserTemplate(t *testing.T) {
 	if b.TaskLimit != 512 || b.Programs[ProgramShell].Version == "" || b.Programs[ProgramFull].Version == "" {
 		t.Errorf("it is described as %+v", b)
 	}
+	for name, want := range Expected("browser").Programs {
+		if got := b.Programs[name].Path; got != want.Path {
+			t.Errorf("the program %s is %q, and was expected at %q", name, got, want.Path)
+		}
+	}
 	for _, name := range []string{"chromium", "chromium-headless-shell", "libnss3-tools", "ca-certificates", "fonts-liberation", "fonts-noto-core"} {
 		if b.Packages[name] == "" {
 			t.Errorf("the package %s is not in it", name)

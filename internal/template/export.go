@@ -35,12 +35,22 @@ type Image struct {
 	Size int64 `json:"size"`
 }
 
+// ExportOptions say what an image is like.
+type ExportOptions struct {
+	Tag string // the name of the image
+	// Shim is the file of clawjail-shim, which goes into the image as ShimPath: for pods of Kubernetes. Empty is none.
+	Shim string
+}
+
+// ShimPath is where an image for pods has the first process.
+const ShimPath = "/clawjail-shim"
+
 // Export writes a template as an image: a tar file that is an OCI layout and what `docker load` reads. It has one layer, runs
 // as the jail's user in /state, and starts the template's main program, else its shell. The tree is looked at before, so that what
 // was changed or has a credential in it is not given away. The codes are those of Verify, and bad_template for a tag that is
 // none. Output from before an error is of no use.
-func (s *Store) Export(ctx context.Context, templateName, tag string, w io.Writer) (Image, error) {
-	tag, repository, err := imageTag(tag)
+func (s *Store) Export(ctx context.Context, templateName string, o ExportOptions, w io.Writer) (Image, error) {
+	tag, repository, err := imageTag(o.Tag)
 	if err != nil {
 		return Image{}, err
 	}
@@ -56,7 +66,8 @@ func (s *Store) Export(ctx context.Context, templateName, tag string, w io.Write
 		return Image{}, fmt.Errorf("read template %s: %w", templateName, err)
 	}
 	// The archive says how long the layer is before it has it, so it is made twice; it is the same both times.
-	layer, err := measure(func(w io.Writer) error { return writeLayer(ctx, t.RootFS(), entries, w) })
+	write := func(w io.Writer) error { return writeLayer(ctx, t.RootFS(), entries, o.Shim, w) }
+	layer, err := measure(write)
 	if err != nil {
 		return Image{}, fmt.Errorf("read template %s: %w", templateName, err)
 	}
@@ -65,7 +76,7 @@ func (s *Store) Export(ctx context.Context, templateName, tag string, w io.Write
 		return Image{}, fmt.Errorf("describe the image of template %s: %w", templateName, err)
 	}
 	out := &counter{w: w, hash: sha256.New()}
-	if err := a.write(out, func(w io.Writer) error { return writeLayer(ctx, t.RootFS(), entries, w) }); err != nil {
+	if err := a.write(out, write); err != nil {
 		return Image{}, fmt.Errorf("write the image of template %s: %w", templateName, err)
 	}
 	return Image{Tag: tag, ID: "sha256:" + a.config.sum, Size: out.size}, nil
@@ -184,7 +195,7 @@ func (a imageArchive) write(w io.Writer, layer func(io.Writer) error) error {
 }
 
 // writeLayer writes a tree as a layer. It is the same for the same tree: entries are in order, and times are whole seconds.
-func writeLayer(ctx context.Context, rootfs string, entries []entry, w io.Writer) error {
+func writeLayer(ctx context.Context, rootfs string, entries []entry, shim string, w io.Writer) error {
 	root, err := os.OpenRoot(rootfs)
 	if err != nil {
 		return err
@@ -204,7 +215,30 @@ func writeLayer(ctx context.Context, rootfs string, entries []entry, w io.Writer
 			return fmt.Errorf("%s: %w", path.Join("/", e.path), err)
 		}
 	}
+	if shim != "" {
+		if err := writeShim(out, shim); err != nil {
+			return fmt.Errorf("put clawjail-shim into the image: %w", err)
+		}
+	}
 	return out.Close()
+}
+
+func writeShim(out *tar.Writer, file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	header := &tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(ShimPath, "/"), Mode: 0o755, Size: info.Size(), ModTime: time.Unix(0, 0).UTC(), Format: tar.FormatPAX}
+	if err := out.WriteHeader(header); err != nil {
+		return err
+	}
+	_, err = io.CopyN(out, f, info.Size())
+	return err
 }
 
 func writeEntry(out *tar.Writer, root *os.Root, e *entry, linked map[[2]uint64]string) error {

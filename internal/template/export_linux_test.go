@@ -46,14 +46,14 @@ func TestATemplateBecomesAnImage(t *testing.T) {
 	s, built := exportable(t)
 	ctx := context.Background()
 	var archive, again bytes.Buffer
-	image, err := s.Export(ctx, "clawbot", "clawjail/clawbot", &archive)
+	image, err := s.Export(ctx, "clawbot", ExportOptions{Tag: "clawjail/clawbot"}, &archive)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if image.Tag != "clawjail/clawbot:latest" || image.Size != int64(archive.Len()) {
 		t.Errorf("it is described as %+v", image)
 	}
-	if _, err := s.Export(ctx, "clawbot", "clawjail/clawbot", &again); err != nil || !bytes.Equal(archive.Bytes(), again.Bytes()) {
+	if _, err := s.Export(ctx, "clawbot", ExportOptions{Tag: "clawjail/clawbot"}, &again); err != nil || !bytes.Equal(archive.Bytes(), again.Bytes()) {
 		t.Errorf("the second is another one: %v", err)
 	}
 
@@ -90,6 +90,16 @@ func TestATemplateBecomesAnImage(t *testing.T) {
 		t.Errorf("the layer has %d entries, the template %d", len(files), built.Files)
 	}
 
+	// One for pods has what they begin with besides.
+	shim := filepath.Join(t.TempDir(), "program")
+	must(t, os.WriteFile(shim, []byte("shim"), 0o600))
+	again.Reset()
+	_, err = s.Export(ctx, "clawbot", ExportOptions{Tag: "clawjail/clawbot", Shim: shim}, &again)
+	must(t, err)
+	if files := layerFiles(t, again.Bytes()); files["clawjail-shim"] != "f 755 0 0 " || len(files) != built.Files {
+		t.Errorf("the layer has %d entries, and the shim is %q", len(files), files["clawjail-shim"])
+	}
+
 	// And it can be built into the same template.
 	file := filepath.Join(t.TempDir(), "image.tar")
 	must(t, os.WriteFile(file, archive.Bytes(), 0o600))
@@ -111,7 +121,7 @@ func TestATemplateBecomesAnImage(t *testing.T) {
 	first, err := s.Build(ctx, BuildOptions{Name: "plain", From: "dir:" + plain})
 	must(t, err)
 	archive.Reset()
-	_, err = s.Export(ctx, "plain", "clawjail/plain", &archive)
+	_, err = s.Export(ctx, "plain", ExportOptions{Tag: "clawjail/plain"}, &archive)
 	must(t, err, os.WriteFile(file, archive.Bytes(), 0o600))
 	second, err := s.Build(ctx, BuildOptions{Name: "plain", From: "oci-archive:" + file, Replace: true})
 	must(t, err)
@@ -155,7 +165,7 @@ func TestAChangedTemplateBecomesNoImage(t *testing.T) {
 	s, built := exportable(t)
 	must(t, os.WriteFile(filepath.Join(built.RootFS(), "opt/data"), []byte("changed"), 0o644))
 	var out bytes.Buffer
-	_, err := s.Export(context.Background(), "clawbot", "tool", &out)
+	_, err := s.Export(context.Background(), "clawbot", ExportOptions{Tag: "tool"}, &out)
 	wantCode(t, err, problem.TemplateChanged)
 	if out.Len() > 0 {
 		t.Errorf("%d bytes were written", out.Len())
@@ -167,12 +177,12 @@ func TestATemplateThatChangesMeanwhileIsAnError(t *testing.T) {
 	ctx := context.Background()
 	entries, err := statTree(ctx, built.RootFS())
 	must(t, err)
-	layer, err := measure(func(w io.Writer) error { return writeLayer(ctx, built.RootFS(), entries, w) })
+	layer, err := measure(func(w io.Writer) error { return writeLayer(ctx, built.RootFS(), entries, "", w) })
 	must(t, err)
 	a, err := describeImage(built, "tool:latest", "docker.io/library/tool:latest", layer)
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(built.RootFS(), "opt/data"), []byte(strings.Repeat("y", 100_000)), 0o644))
-	if err := a.write(io.Discard, func(w io.Writer) error { return writeLayer(ctx, built.RootFS(), entries, w) }); err == nil {
+	if err := a.write(io.Discard, func(w io.Writer) error { return writeLayer(ctx, built.RootFS(), entries, "", w) }); err == nil {
 		t.Error("an image was written whose layer is not the one that it names")
 	}
 }
@@ -207,7 +217,7 @@ func TestAnEngineTakesTheImage(t *testing.T) {
 	ctx := context.Background()
 	read, write := io.Pipe()
 	go func() {
-		_, err := s.Export(ctx, "clawbot", "clawjail/clawbot:test", write)
+		_, err := s.Export(ctx, "clawbot", ExportOptions{Tag: "clawjail/clawbot:test"}, write)
 		_ = write.CloseWithError(err) // it never fails, see its documentation
 	}()
 	said, err := docker.LoadImage(ctx, engine.Socket, read)

@@ -45,6 +45,26 @@ func knownPrograms() []knownProgram {
 // shells are where the shell of a tree is.
 func shells() []string { return []string{"/bin/sh", "/usr/bin/sh", "/bin/busybox"} }
 
+// Expected is what is known of a template before its tree is looked at: what it has when it is built from packages of Debian. Of one that has
+// no recipe that is a shell.
+func Expected(templateName string) Template {
+	recipe, known := Recipes()[templateName]
+	t := Template{Name: templateName, TaskLimit: defaultTaskLimit, Programs: map[string]Program{ProgramSh: {Path: shells()[0]}}}
+	if !known {
+		return t
+	}
+	t.TaskLimit = recipe.TaskLimit
+	for _, one := range knownPrograms() {
+		if slices.Contains(recipe.Programs, one.name) {
+			t.Programs[one.name] = Program{Path: one.paths[0]}
+		}
+	}
+	if recipe.Main != "" {
+		t.Programs[ProgramMain] = Program{Path: recipe.Main}
+	}
+	return t
+}
+
 // versionTime is how long a program may take to say its version.
 const versionTime = 20 * time.Second
 

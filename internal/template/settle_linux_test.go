@@ -57,7 +57,7 @@ func TestATemplateThatIsNotMountedIsMountedBeforeItIsRead(t *testing.T) {
 	}
 	trees.unmount(t, built.RootFS())
 	var archive bytes.Buffer
-	if image, err := s.Export(ctx, "clawbot", "clawjail/clawbot", &archive); err != nil || image.Size == 0 {
+	if image, err := s.Export(ctx, "clawbot", ExportOptions{Tag: "clawjail/clawbot"}, &archive); err != nil || image.Size == 0 {
 		t.Errorf("export: %+v, %v", image, err)
 	}
 	trees.fails = errors.New("pool is suspended")

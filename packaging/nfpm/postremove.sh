@@ -20,7 +20,7 @@ if [ -d "$data" ] && [ ! -L "$data" ]; then
 	if [ -f $data/audit/checkpoints ] && command -v chattr >/dev/null 2>&1; then
 		chattr -a $data/audit/checkpoints 2>/dev/null || true # not every file system has this
 	fi
-	for name in .clawjail-backup .clawjail-restore clawjail.restored.yml agents audit cache clones container-journal containers control database journal logs state templates workspaces workspace-roots workspace-roots.new workspace-roots.lock installation.json; do
+	for name in .clawjail-backup .clawjail-restore clawjail.restored.yml agents audit cache clones container-journal containers control database journal logs pods.key state templates workspaces workspace-roots workspace-roots.new workspace-roots.lock installation.json; do
 		if mounted "$data/$name"; then
 			echo "clawjail: something is mounted below $data/$name, which stays" >&2
 		else

@@ -328,7 +328,7 @@ func TestInstallAndUninstallBelowDestdir(t *testing.T) {
 		}
 		return string(out)
 	}
-	for _, name := range []string{"clawjail", "clawjail-spawn"} { // what is installed is not looked into
+	for _, name := range []string{"clawjail", "clawjail-spawn", "clawjail-shim"} { // what is installed is not looked into
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o755); err != nil {
 			t.Fatal(err)
 		}

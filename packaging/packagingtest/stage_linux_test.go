@@ -14,7 +14,7 @@ import (
 // TestEveryFileIsInstalledOnceAndPagesFindWhatTheyName stages what packages and `make install` do, with empty programs and manual pages.
 func TestEveryFileIsInstalledOnceAndPagesFindWhatTheyName(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"programs/clawjail", "programs/clawjail-spawn", "manual/man1/clawjail.1", "manual/completions/clawjail", "manual/completions/_clawjail", "manual/completions/clawjail.fish"} {
+	for _, name := range []string{"programs/clawjail", "programs/clawjail-spawn", "programs/clawjail-shim", "manual/man1/clawjail.1", "manual/completions/clawjail", "manual/completions/_clawjail", "manual/completions/clawjail.fish"} {
 		stand(t, filepath.Join(dir, name), "")
 	}
 	real, err := exec.LookPath("install")

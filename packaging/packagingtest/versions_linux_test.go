@@ -41,7 +41,7 @@ deb) echo "$version" >"${target}clawjail_${version}_amd64.deb" ;;
 rpm) echo "$version" >"${target}clawjail-$version-1.x86_64.rpm" ;;
 esac
 `)
-	for _, name := range []string{"clawjail", "clawjail-spawn"} {
+	for _, name := range []string{"clawjail", "clawjail-spawn", "clawjail-shim"} {
 		stand(t, filepath.Join(dir, "programs", name), "")
 	}
 	stand(t, filepath.Join(dir, "bin", "mv"), `[ -z "${FULL:-}" ] || exit 1

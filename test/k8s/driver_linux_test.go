@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -26,22 +27,19 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-// setting is a namespace in which only what is restricted may run, with the account of jails in it.
-const setting = `
-apiVersion: v1
-kind: Namespace
-metadata: {name: NAMESPACE, labels: {pod-security.kubernetes.io/enforce: restricted}}
----
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: jail, namespace: NAMESPACE}
-automountServiceAccountToken: false
-`
-
-// furnish makes a namespace for jails.
+// furnish makes a namespace for jails, and the account of a control plane with the rights that it needs there and no others, as operators do.
 func (c *cluster) furnish(namespace string) {
 	c.t.Helper()
-	c.kubectl(strings.ReplaceAll(setting, "NAMESPACE", namespace), "apply", "-f", "-")
+	text, err := os.ReadFile(filepath.Join(testenv.Repository(c.t), "packaging/kubernetes/jails.yaml"))
+	c.must(err)
+	c.kubectl(strings.NewReplacer("clawjail-jails", namespace, "clawjail-tokens", "tokens-"+namespace, "name: clawjail, namespace: clawjail}", "name: clawjail, namespace: default}").Replace(string(text)), "apply", "-f", "-")
+}
+
+// account is the file of a token of that account.
+func (c *cluster) account() string {
+	c.t.Helper()
+	c.kubectl(`{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"clawjail","namespace":"default"}}`, "apply", "-f", "-")
+	return c.write("clawjail.token", strings.TrimSpace(c.kubectl("", "-n", "default", "create", "token", "clawjail", "--duration", "1h")))
 }
 
 // gatewayKey is what pods know the control plane by.
@@ -50,7 +48,7 @@ var gatewayKey = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
 // api is the API server, as the driver asks it.
 func (c *cluster) api() *kubernetes.API {
 	c.t.Helper()
-	api, err := kubernetes.NewAPI(kubernetes.Access{Server: apiAddress, Authority: c.dir + "/pki/apiserver.crt", Token: c.write("admin.token", c.token)})
+	api, err := kubernetes.NewAPI(kubernetes.Access{Server: apiAddress, Authority: c.dir + "/pki/apiserver.crt", Token: c.account()})
 	c.must(err)
 	return api
 }
@@ -67,7 +65,7 @@ func newDriver(t *testing.T, c *cluster, namespace string, change func(*kubernet
 	c.must(err)
 	log := &testenv.Buffer{}
 	o := kubernetes.Options{
-		API: api, Installation: "test", Node: "one", Namespace: namespace, Images: map[string]string{"busybox": "clawjail.test/shim:1"}, Account: "jail",
+		API: api, Installation: "test", Node: "one", Namespace: namespace, Images: map[string]string{"busybox": "clawjail.test/shim:1"}, Account: "default",
 		Gateway: l.Addr().String(), Key: gatewayKey, Seccomp: "clawjail.json", Log: slog.New(slog.NewTextHandler(log, nil)),
 	}
 	if change != nil {
@@ -281,6 +279,49 @@ func TestProgramsAndPortsOfAJailAreReached(t *testing.T) {
 	conflict("a port of a jail that has ended", err)
 	_, err = d.Exec(t.Context(), j.Name, jail.Program{Argv: []string{"/bin/sh"}, Wire: jail.WireStdio}, [3]*os.File{})
 	conflict("a program in a jail that has ended", err)
+}
+
+// Who waits for a pod is told why it does not come, and nothing of it stays.
+func TestAPodThatDoesNotComeHasAReason(t *testing.T) {
+	c := theCluster(t)
+	for name, one := range map[string]struct {
+		change func(*kubernetes.Options)
+		memory int64
+		quota  bool
+		code   string
+		says   string
+	}{
+		"image":   {change: func(o *kubernetes.Options) { o.Images = map[string]string{"busybox": "127.0.0.1:1/nothing:1"} }, code: problem.TemplateMissing, says: "127.0.0.1:1/nothing:1"},
+		"profile": {change: func(o *kubernetes.Options) { o.Seccomp = "nothing.json" }, code: problem.RuntimeMissing, says: "nothing.json"},
+		"sandbox": {change: func(o *kubernetes.Options) { o.Seccomp = "" }, code: problem.JailUnconfined, says: "a browser cannot have its own sandbox"},
+		"class":   {change: func(o *kubernetes.Options) { o.RuntimeClass = "nothing" }, code: problem.PoolExhausted, says: "nothing"},
+		"memory":  {memory: 1 << 40, code: problem.PoolExhausted, says: "Insufficient memory"},
+		"quota":   {quota: true, code: problem.PoolExhausted, says: "exceeded quota"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			namespace := "stuck-" + name
+			d := newDriver(t, c, namespace, one.change)
+			if one.quota {
+				c.kubectl("", "-n", namespace, "create", "quota", "none", "--hard", "pods=0")
+			}
+			s := jailtest.Subject{Driver: d, Template: "busybox"}
+			spec := s.Spec("exec cat")
+			if one.memory > 0 {
+				spec.Limits.Memory = one.memory
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			began := time.Now()
+			_, err := d.Create(ctx, spec)
+			t.Logf("after %s: %v", time.Since(began).Round(100*time.Millisecond), err)
+			if p := new(problem.Error); !errors.As(err, &p) || p.Code != one.code || !strings.Contains(err.Error(), one.says) || p.Hint == "" {
+				t.Errorf("it is %v", err)
+			}
+			if left, err := things(c, namespace)(t.Context()); err != nil || len(left) > 0 {
+				t.Errorf("%v are left, %v", left, err)
+			}
+		})
+	}
 }
 
 // Pods that wait are looked at before anybody wants them.

@@ -102,7 +102,7 @@ spec:
   networkPolicyManagement: Unmanaged
   podTemplate:
     spec:
-      serviceAccountName: jail
+      serviceAccountName: default
       automountServiceAccountToken: false
       enableServiceLinks: false
       restartPolicy: Never
@@ -286,10 +286,10 @@ func TestAClaimTakesAPodAndProgramsOutliveTheNodesDaemons(t *testing.T) {
 	}
 	refused("from another address", "claimed", token, netip.MustParseAddr("10.88.0.250"))
 	refused("in another namespace", "default", token, a.Address())
-	refused("a token of the account, of no pod", "claimed", strings.TrimSpace(c.kubectl("", "-n", "claimed", "create", "token", "jail", "--audience", kubernetes.Audience)), a.Address())
-	refused("a token of the pod for another audience", "claimed", strings.TrimSpace(c.kubectl("", "-n", "claimed", "create", "token", "jail", "--audience", "somebody",
+	refused("a token of the account, of no pod", "claimed", strings.TrimSpace(c.kubectl("", "-n", "claimed", "create", "token", "default", "--audience", kubernetes.Audience)), a.Address())
+	refused("a token of the pod for another audience", "claimed", strings.TrimSpace(c.kubectl("", "-n", "claimed", "create", "token", "default", "--audience", "somebody",
 		"--bound-object-kind", "Pod", "--bound-object-name", id.Pod, "--bound-object-uid", id.UID)), a.Address())
-	bound := strings.TrimSpace(c.kubectl("", "-n", "claimed", "create", "token", "jail", "--audience", kubernetes.Audience, "--bound-object-kind", "Pod", "--bound-object-name", id.Pod, "--bound-object-uid", id.UID))
+	bound := strings.TrimSpace(c.kubectl("", "-n", "claimed", "create", "token", "default", "--audience", kubernetes.Audience, "--bound-object-kind", "Pod", "--bound-object-name", id.Pod, "--bound-object-uid", id.UID))
 	if _, err := g.api.Identify(t.Context(), "claimed", bound, a.Address()); err != nil {
 		t.Errorf("a token of the pod, as a control: %v", err)
 	}

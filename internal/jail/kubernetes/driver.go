@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"errors"
@@ -324,13 +325,30 @@ func (d *Driver) await(ctx context.Context, e *jail.Entry, m *making) error {
 		d.changed.Broadcast()
 	})
 	defer stop()
+	looking, enough := context.WithCancel(ctx)
+	var why error // the pod does not come
+	given := false
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		d.watchStuck(looking, sandbox, func(reason error, final bool) {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			why, given = reason, final
+			d.changed.Broadcast()
+		})
+	}()
+	defer func() {
+		enough()
+		<-watched
+	}()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for d.pods[sandbox] == nil && ctx.Err() == nil {
+	for d.pods[sandbox] == nil && ctx.Err() == nil && !given {
 		d.changed.Wait()
 	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("wait for the pod of the Sandbox %s: %w", sandbox, err)
+	if d.pods[sandbox] == nil {
+		return fmt.Errorf("wait for the pod of the Sandbox %s: %w", sandbox, cmp.Or(why, ctx.Err()))
 	}
 	m.pod = d.pods[sandbox]
 	d.jails[m.name] = m.pod
