@@ -100,7 +100,7 @@ func TestExampleIsValidWithEveryLineSwitchedOn(t *testing.T) {
 		t.Errorf("a commented example was not switched on: %+v", got)
 	}
 	got.MCPServers = nil
-	if k := got.Kubernetes; !k.On() || !k.Address.IsValid() || len(k.Images) != 1 || k.RuntimeClass == "" || len(k.Unreachable) != 2 || k.Server == "" || k.Authority == "" || k.Token == "" {
+	if k := got.Kubernetes; !k.On() || !k.Address.IsValid() || len(k.Images) != 1 || k.RuntimeClass == "" || k.StorageClass == "" || k.SharedStorageClass == "" || len(k.Unreachable) != 2 || k.Server == "" || k.Authority == "" || k.Token == "" {
 		t.Errorf("a commented example was not switched on: %+v", got)
 	}
 	got.Kubernetes = defaultKubernetes()
@@ -172,7 +172,7 @@ jail_roots: [/j]
 allow_host_network: true
 agents: {driver: docker, log: 2MiB, limits: {memory: 64MiB, cpu: 2, tasks: 9, tmp: 2MiB, state: 16MiB, files: 99}}
 docker: {socket: /s, subnet: 10.91.0.0/24, image: i}
-kubernetes: {namespace: jails, address: 10.244.1.7, port: 77, images: {browser: "i:1"}, account: a, seccomp: p/c.json, runtime_class: r, warm: 3, unreachable: ["10.96.0.10:53"],
+kubernetes: {namespace: jails, address: 10.244.1.7, port: 77, images: {browser: "i:1"}, account: a, seccomp: p/c.json, runtime_class: r, warm: 3, folder: 1GiB, storage_class: s, shared_storage_class: t, unreachable: ["10.96.0.10:53"],
   server: "https://10.1.2.3:6443", authority: /ca, token: /tk}
 mcp_servers:
   one: {command: [/a, b], tenants: [t, "*"], template: x, env: {A: b}, secrets: {F: {secret: s}, E: {secret: u, as: env}}, tools: [r*], limits: {memory: 32MiB,
@@ -213,7 +213,7 @@ log: {level: debug, format: json}
 			Limits: AgentLimits{Memory: 64 * MiB, CPU: 2, Tasks: 9, Tmp: 2 * MiB, State: 16 * MiB, Files: 99}},
 		Docker: Docker{Socket: "/s", Subnet: netip.MustParsePrefix("10.91.0.0/24"), Image: "i"},
 		Kubernetes: Kubernetes{Namespace: "jails", Address: netip.MustParseAddr("10.244.1.7"), Port: 77, Images: map[string]string{"browser": "i:1"}, Account: "a",
-			Seccomp: "p/c.json", RuntimeClass: "r", Warm: 3, Unreachable: []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:53")},
+			Seccomp: "p/c.json", RuntimeClass: "r", Warm: 3, Folder: GiB, StorageClass: "s", SharedStorageClass: "t", Unreachable: []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:53")},
 			Server: "https://10.1.2.3:6443", Authority: "/ca", Token: "/tk"},
 		MCPServers: []MCPServer{
 			{Name: "one", Command: []string{"/a", "b"}, Tenants: []string{"t", "*"}, Template: "x", Env: map[string]string{"A": "b"},

@@ -28,6 +28,11 @@ type Kubernetes struct {
 	RuntimeClass string `yaml:"runtime_class"`
 	// Warm is how many pods wait for each kind of jail that was wanted.
 	Warm int `yaml:"warm" min:"0" max:"64"`
+	// Folder is how large the volume of a folder of agents is.
+	Folder Bytes `yaml:"folder" min:"16MiB" max:"64TiB"`
+	// StorageClass is that of volumes, and SharedStorageClass that of those that pods of several nodes use at once. Empty is the cluster's default.
+	StorageClass       string `yaml:"storage_class"`
+	SharedStorageClass string `yaml:"shared_storage_class"`
 	// Unreachable is what no pod must reach.
 	Unreachable []netip.AddrPort `yaml:"unreachable"`
 	// Server, Authority and Token are how the API server is reached from outside of the cluster.
@@ -43,7 +48,7 @@ func (k Kubernetes) On() bool { return k.Namespace != "" }
 const SeccompDefault = "RuntimeDefault"
 
 func defaultKubernetes() Kubernetes {
-	return Kubernetes{Port: 18795, Account: "default", Seccomp: SeccompDefault}
+	return Kubernetes{Port: 18795, Account: "default", Seccomp: SeccompDefault, Folder: 10 * GiB}
 }
 
 var (
@@ -65,6 +70,8 @@ func (k Kubernetes) validate(v *validation) {
 	name("namespace", k.Namespace, labelName)
 	name("account", k.Account, subdomainName)
 	name("runtime_class", k.RuntimeClass, subdomainName)
+	name("storage_class", k.StorageClass, subdomainName)
+	name("shared_storage_class", k.SharedStorageClass, subdomainName)
 	if k.Account == "" {
 		v.flaw("kubernetes.account", "leave the key out for default", "is empty")
 	}

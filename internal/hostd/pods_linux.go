@@ -71,12 +71,14 @@ func assemblePods(ctx context.Context, c config.Config, id jail.Installation, lo
 	if err != nil {
 		return Parts{}, errors.Join(err, listener.Close(), closed.Close())
 	}
+	var driver *kubernetes.Driver
 	return Parts{
 		Parts: jail.Parts{Means: jail.Means{UserNamespaces: true}}, Journal: kubernetes.Unwritten{}, Gateway: address,
 		Jails: func(ctx context.Context, o jail.Options) (Jails, error) {
 			options := kubernetes.Options{
 				API: api, Installation: id, Node: nodeOf(c, id), Namespace: k.Namespace, Images: k.Images, Account: k.Account,
 				Gateway: listener.Addr().String(), Key: key, Warm: k.Warm, RuntimeClass: k.RuntimeClass,
+				Folder: int64(k.Folder), StorageClass: k.StorageClass, SharedStorageClass: k.SharedStorageClass, Console: o.Console,
 				Probes: probes(k, closed.Addr().String(), server), Grace: o.Grace, Journal: o.Journal, Barrier: o.Barrier, Log: log, Now: o.Now,
 			}
 			if k.Seccomp != config.SeccompDefault {
@@ -86,6 +88,7 @@ func assemblePods(ctx context.Context, c config.Config, id jail.Installation, lo
 			if err != nil {
 				return nil, err
 			}
+			driver = d
 			go func() {
 				if err := d.Serve(listener); err != nil {
 					log.Error("let pods in", "error", err)
@@ -93,9 +96,12 @@ func assemblePods(ctx context.Context, c config.Config, id jail.Installation, lo
 			}()
 			return d, nil
 		},
-		Close: func(context.Context) error {
+		Close: func(ctx context.Context) (err error) {
+			if driver != nil { // its pods end with this process: their connections do
+				err = driver.Leave(ctx)
+			}
 			api.Close()
-			return errors.Join(listener.Close(), closed.Close())
+			return errors.Join(err, listener.Close(), closed.Close())
 		},
 	}, nil
 }

@@ -87,6 +87,11 @@ const (
 	TokenName    = "token"       // the token's file in it, 0600 and of the jail's user
 )
 
+// Hosts is the /etc/hosts of a jail whose gateway has an address. There is no name server.
+func Hosts(gateway string) string {
+	return "127.0.0.1 localhost\n" + gateway + " gateway hermit_shell\n"
+}
+
 // Home is the home directory inside a jail of this kind.
 func (k Kind) Home() string {
 	if k == KindAgent {

@@ -243,7 +243,7 @@ func (c *cluster) up() {
 	})
 	config := c.kubeconfig()
 	c.start("kube-controller-manager", "kubernetes", "kube-controller-manager", "--kubeconfig", config, "--leader-elect=false", "--service-account-private-key-file", signing,
-		"--root-ca-file", c.dir+"/pki/apiserver.crt", "--use-service-account-credentials=false", "--cert-dir", c.dir+"/pki")
+		"--root-ca-file", c.dir+"/pki/apiserver.crt", "--use-service-account-credentials=false", "--enable-hostpath-provisioner", "--cert-dir", c.dir+"/pki")
 	c.start("kube-scheduler", "kubernetes", "kube-scheduler", "--kubeconfig", config, "--leader-elect=false", "--cert-dir", c.dir+"/pki")
 	c.startNode(config)
 	c.importImages()
@@ -257,6 +257,32 @@ func (c *cluster) up() {
 		c.kubectl("", "wait", "--for=condition=Established", "--timeout=60s", "crd/"+crd)
 	}
 	c.start("agent-sandbox-controller", "agent-sandbox-controller", "--kubeconfig", config, "--extensions", "--leader-elect=false", "--metrics-bind-address", "0", "--health-probe-bind-address", "0")
+}
+
+// store lets the cluster make volumes, in folders of this machine, until the test ends. Their class is taken for those that name none.
+func (c *cluster) store() {
+	c.t.Helper()
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			// A volume that others make is writable for the group of the pod. This one is root's alone.
+			all, _ := filepath.Glob("/tmp/hostpath_pv/*")
+			for _, dir := range all {
+				_ = os.Chmod(dir, 0o777) // it may be gone
+			}
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}()
+	c.t.Cleanup(func() {
+		close(stop)
+		<-stopped
+	})
+	c.kubectl(`{"apiVersion":"storage.k8s.io/v1","kind":"StorageClass","metadata":{"name":"standard","annotations":{"storageclass.kubernetes.io/is-default-class":"true"}},"provisioner":"kubernetes.io/host-path"}`, "apply", "-f", "-")
 }
 
 // prepareCpusets gives the groups of version 1 processors and memory, which a new one has not.

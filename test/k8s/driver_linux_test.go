@@ -208,6 +208,91 @@ func TestWhatAControlPlaneLeavesIsReapedByTheNext(t *testing.T) {
 	}
 }
 
+// Several control planes have one namespace. What one of them has made goes when it is gone, whoever looks, and nothing of those that are there.
+func TestWhatAControlPlaneHasMadeGoesWithIt(t *testing.T) {
+	c := theCluster(t)
+	absent := func(node string) func(*kubernetes.Options) {
+		return func(o *kubernetes.Options) {
+			o.Node, o.Absence, o.Warm, o.PoolIdle = node, 6*time.Second, 1, 8*time.Second
+		}
+	}
+	first := newDriver(t, c, "several", absent("first"))
+	s := jailtest.Subject{Driver: first, Template: "busybox"}
+	j := jailtest.Start(t, s, s.Spec("exec cat"))
+	out := bufio.NewReader(j.Stdio.Out)
+	echo(t, j, out, "hello")
+	of := func(node string) string {
+		return c.kubectl("", "-n", "several", "get", "sandboxclaims,sandboxwarmpools,sandboxtemplates", "-l", "clawjail.io/node="+node, "-o", "name")
+	}
+	t.Run("another", func(t *testing.T) {
+		second := newDriver(t, c, "several", absent("second"))
+		next, err := second.Create(t.Context(), s.Spec("exec cat"))
+		c.must(err)
+		reader := bufio.NewReader(next.Stdio.Out)
+		began := time.Now()
+		for time.Since(began) < 15*time.Second { // longer than it may be absent
+			echo(t, next, reader, "there")
+			time.Sleep(time.Second)
+		}
+		if made := of("second"); strings.Count(made, "\n") != 3 {
+			t.Errorf("it has made %q", made)
+		}
+		kept[t.Name()] = true
+	})
+	c.t = t
+	began := time.Now()
+	c.until("that nothing of the other one is left", []string{"agent-sandbox-controller", "kube-controller-manager"}, func() error {
+		left := of("second")
+		if pods := c.kubectl("", "-n", "several", "get", "pods", "-o", "name"); strings.Count(pods, "\n") > 2 { // a jail, and one that waits
+			left += pods
+		}
+		if left != "" {
+			return errors.New(left)
+		}
+		return nil
+	})
+	t.Logf("what it had made was gone after %s", time.Since(began).Round(100*time.Millisecond))
+	echo(t, j, out, "still there")
+	if made := of("first"); strings.Count(made, "\n") != 3 {
+		t.Errorf("of the first one there is %q", made)
+	}
+
+	// Pods wait for as long as somebody wants them.
+	c.must(first.Destroy(t.Context(), j.Name))
+	c.until("that no pod waits", []string{"agent-sandbox-controller"}, func() error {
+		if left := of("first") + c.kubectl("", "-n", "several", "get", "pods", "-o", "name"); left != "" {
+			return errors.New(left)
+		}
+		return nil
+	})
+	again := jailtest.Start(t, s, s.Spec("exec cat"))
+	echo(t, again, bufio.NewReader(again.Stdio.Out), "wanted again")
+
+	// Somebody has deleted what it had made, and it makes it anew.
+	c.kubectl("", "-n", "several", "delete", "lease", "clawjail-first")
+	c.until("another lease", nil, func() error {
+		if c.kubectl("", "-n", "several", "get", "lease", "clawjail-first", "--ignore-not-found", "-o", "name") == "" {
+			return errors.New("there is none")
+		}
+		return nil
+	})
+	c.until("another jail", nil, func() error {
+		next, err := first.Create(t.Context(), s.Spec("exec cat"))
+		if err == nil {
+			echo(t, next, bufio.NewReader(next.Stdio.Out), "anew")
+			c.must(first.Destroy(t.Context(), next.Name))
+		}
+		return err
+	})
+	c.must(first.Leave(t.Context()))
+	c.until("that nothing is left", []string{"kube-controller-manager"}, func() error {
+		if left := of("first"); left != "" {
+			return errors.New(left)
+		}
+		return nil
+	})
+}
+
 // The parts of the cluster are killed while a jail is used.
 func TestAJailOutlivesThePartsOfTheCluster(t *testing.T) {
 	c := theCluster(t)

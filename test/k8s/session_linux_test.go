@@ -4,6 +4,7 @@ package k8s
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -23,25 +24,25 @@ import (
 	"github.com/clawjail/clawjail/test/testkit"
 )
 
-const browserImage = "clawjail.test/browser:1"
-
-// importBrowser makes an image of the template browser, once.
-func (c *cluster) importBrowser() {
+// importTemplate makes an image of a template for pods, once, and returns its name.
+func (c *cluster) importTemplate(name string) string {
 	c.t.Helper()
-	if c.ctr("images", "check", "name=="+browserImage).Run() == nil && strings.Contains(c.images(), browserImage) {
-		return
+	image := "clawjail.test/" + name + ":1"
+	if strings.Contains(c.images(), image) {
+		return image
 	}
-	store, err := template.New(template.Config{Dir: filepath.Dir(testenv.Template(c.t)), Clock: time.Now})
+	store, err := template.New(template.Config{Dir: filepath.Dir(testenv.TemplateNamed(c.t, name)), Clock: time.Now})
 	c.must(err)
-	file, err := os.Create(filepath.Join(c.dir, "browser.tar"))
+	file, err := os.Create(filepath.Join(c.dir, "image.tar"))
 	c.must(err)
-	_, err = store.Export(c.t.Context(), "browser", template.ExportOptions{Tag: browserImage, Shim: c.dir + "/shim"}, file)
+	_, err = store.Export(c.t.Context(), name, template.ExportOptions{Tag: image, Shim: c.dir + "/shim"}, file)
 	c.must(err)
 	c.must(file.Close())
-	if out, err := c.ctr("images", "import", "--base-name", browserImage, file.Name()).CombinedOutput(); err != nil {
-		c.t.Fatalf("import %s: %v: %s", browserImage, err, out)
+	if out, err := c.ctr("images", "import", "--base-name", image, file.Name()).CombinedOutput(); err != nil {
+		c.t.Fatalf("import %s: %v: %s", image, err, out)
 	}
 	c.must(os.Remove(file.Name()))
+	return image
 }
 
 func (c *cluster) images() string {
@@ -61,21 +62,24 @@ func (c *cluster) enforce(ports ...int) {
 	c.t.Cleanup(func() { c.must(exec.Command("nft", "delete", "table", "inet", "clawjail_test").Run()) })
 }
 
-// settings are those of a control plane whose jails are pods.
-func (c *cluster) settings(namespace string) string {
+// settings are those of a control plane whose jails are pods of some templates.
+func (c *cluster) settings(namespace string, templates ...string) string {
 	c.t.Helper()
-	return fmt.Sprintf("kubernetes:\n  namespace: %s\n  address: %s\n  server: %s\n  authority: %s\n  token: %s\n  images: {browser: %q}\n  seccomp: clawjail.json\n",
-		namespace, nodeAddress, apiAddress, c.dir+"/pki/apiserver.crt", c.account(), browserImage)
+	var images []string
+	for _, name := range templates {
+		images = append(images, fmt.Sprintf("%s: %q", name, c.importTemplate(name)))
+	}
+	return fmt.Sprintf("kubernetes:\n  namespace: %s\n  address: %s\n  server: %s\n  authority: %s\n  token: %s\n  images: {%s}\n  seccomp: clawjail.json\n",
+		namespace, nodeAddress, apiAddress, c.dir+"/pki/apiserver.crt", c.account(), strings.Join(images, ", "))
 }
 
 // Sessions are pods of a cluster, and stock clients drive them as they are.
 func TestSessionsArePods(t *testing.T) {
 	testkit.Clients(t)
 	c := theCluster(t)
-	c.importBrowser()
 	c.furnish("sessions")
 	lab := testkit.NewLab(t)
-	v := testkit.Prepare(t, instance.Options{Settings: testkit.NoPool + lab.Settings() + c.settings("sessions")})
+	v := testkit.Prepare(t, instance.Options{Settings: testkit.NoPool + lab.Settings() + c.settings("sessions", "browser")})
 	c.enforce(18795, 3000)
 	v.Up()
 	t.Cleanup(func() {
@@ -118,5 +122,112 @@ func TestSessionsArePods(t *testing.T) {
 		c.must(err)
 		_, env := open(api.OpenRequest{CredentialMode: session.ModeOperator, Domains: []string{testkit.LabDomain}, Grant: grant.ParseToken(issued.Token), Access: "cdp", Browser: "full"})
 		testkit.Script(t, "leaks.mjs", env)
+	})
+}
+
+// The five agents of the three modes of workspaces are pods, and keep what they have in volumes of the cluster.
+func TestAgentsArePods(t *testing.T) {
+	c := theCluster(t)
+	c.furnish("agents")
+	c.store()
+	c.enforce(18795, 3000)
+	e := testkit.NewEstate(t, c.settings("agents", "clawbot"))
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%s\n%s\n%s", c.kubectl("", "-n", "agents", "get", "events"), c.kubectl("", "-n", "agents", "get", "pods,pvc", "-o", "wide"), e.Log())
+		}
+	})
+	const file = `
+clawbots:
+  - name: dev-bot
+  - name: archive-bot
+    workspace: ./workspaces/archive
+    workspace_mode: ro
+  - name: researcher-bot
+    workspace: ./workspaces/project-x
+  - name: writer-bot
+    workspace: ./workspaces/project-x
+  - name: reviewer-bot
+    workspace: ./workspaces/project-x
+    workspace_mode: ro
+`
+	began := time.Now()
+	if plan := testkit.Verbs(e.Sync(file)); strings.Count(plan, "create") != 5 {
+		t.Fatalf("the plan is %s", plan)
+	}
+	names := []string{"dev-bot", "archive-bot", "researcher-bot", "writer-bot", "reviewer-bot"}
+	look := func(when string) {
+		t.Helper()
+		for _, name := range names {
+			e.Running(name)
+			e.MustIn(name, `test -s /run/hermit/token && test "$AGENT_NAME" = `+name+` && test -n "$SHELL_URL" && test "$(id -u)" = 1000`)
+			testenv.Eventually(t, 30*time.Second, func() bool {
+				log, err := e.Run(t.Context(), "agent", "logs", name)
+				return err == nil && strings.Contains(log, `"type":"alive","agent":"`+name+`"`) && strings.Contains(log, `"gateway":"200"`)
+			}, "%s: %s does not say that it is alive", when, name)
+		}
+		e.MustIn("dev-bot", `test "$AGENT_HOME" = /state && ! grep -q " /workspace " /proc/mounts`)
+		refused := func(name, command string) {
+			t.Helper()
+			if out, err := e.In(name, command); err == nil {
+				t.Errorf("%s: %s does %s: %s", when, name, command, out)
+			}
+		}
+		refused("archive-bot", ": > /workspace/x")
+		if got := e.MustIn("reviewer-bot", `cat /workspace/researcher-bot/notes`); got != "found\nmore\n" {
+			t.Errorf("%s: the reviewer reads %q", when, got)
+		}
+		refused("reviewer-bot", ": > /workspace/researcher-bot/x")
+		// The gateway is the only way out, and says no to what nobody has allowed.
+		if got := e.MustIn("dev-bot", `curl -s -o /dev/null -w '%{http_connect}' https://example.com || true`); got != "403" {
+			t.Errorf("%s: the gateway answers %q", when, got)
+		}
+		refused("dev-bot", `curl -sm 3 --noproxy '*' `+apiAddress+`/healthz -k`)
+	}
+	for _, name := range names {
+		e.Running(name)
+	}
+	t.Logf("five agents run after %s", time.Since(began).Round(100*time.Millisecond))
+	e.MustIn("dev-bot", `echo kept > /state/file`)
+	e.MustIn("researcher-bot", `test "$AGENT_HOME" = /workspace/researcher-bot && echo found > /workspace/researcher-bot/notes`)
+	e.MustIn("writer-bot", `test "$AGENT_HOME" = /workspace/writer-bot && echo more >> /workspace/researcher-bot/notes`)
+	look("at first")
+
+	// A socket in a shared folder would be a way around the gateway.
+	const socket = `python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("/tmp/s")'`
+	e.MustIn("dev-bot", socket)
+	if out, err := e.In("writer-bot", socket); err == nil || !strings.Contains(out+err.Error(), "Operation not permitted") {
+		t.Errorf("with a shared folder: %v %s", err, out)
+	}
+
+	// A program that ends is started again, in another pod with the same volume.
+	before := e.Running("dev-bot").Jail.Name
+	if _, err := e.Run(t.Context(), "agent", "restart", "dev-bot"); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, time.Minute, func() bool { s := e.Running("dev-bot"); return s.Jail.Name != before }, "it is another jail")
+	if got := e.MustIn("dev-bot", "cat /state/file"); got != "kept\n" {
+		t.Errorf("after a restart its state has %q", got)
+	}
+	// All of them are made anew when the host daemon is.
+	if err := e.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e.Up()
+	look("after a restart of everything")
+	if got := e.MustIn("dev-bot", "cat /state/file"); got != "kept\n" {
+		t.Errorf("after a restart of everything its state has %q", got)
+	}
+
+	// What an agent has kept goes when it is removed and that is said.
+	if _, err := e.Run(t.Context(), "agent", "rm", "dev-bot", "--yes"); err != nil {
+		t.Fatal(err)
+	}
+	c.until("that its volume is gone", nil, func() error {
+		left := c.kubectl("", "-n", "agents", "get", "pvc", "-o", "name")
+		if strings.Contains(left, "state-dev-bot") || !strings.Contains(left, "state-writer-bot") {
+			return errors.New(left)
+		}
+		return nil
 	})
 }

@@ -2,22 +2,18 @@ package kubernetes
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json"
-
 	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/jail"
-	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // The labels of what a control plane has made.
@@ -26,15 +22,25 @@ const (
 	labelNode         = "clawjail.io/node"
 )
 
-// annotationPolicies is what a pod's browser is told by its administrator.
-const annotationPolicies = "clawjail.io/policies"
+// annotationAbout says to people what a volume is for.
+const annotationAbout = "clawjail.io/about"
 
 // claim makes the claim of a jail, and before that the template and the pool that all jails alike share.
 func (d *Driver) claim(ctx context.Context, _ *jail.Entry, m *making) error {
-	pool, err := d.pool(ctx, m.spec)
+	if err := d.claimVolumes(ctx, m.spec); err != nil {
+		return err
+	}
+	owners, err := d.owners(ctx)
 	if err != nil {
 		return err
 	}
+	pool, err := d.poolFor(ctx, m.spec, owners)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	d.uses[m.name] = pool
+	d.mu.Unlock()
 	deadline := map[string]any{}
 	if m.spec.Limits.WallClock < jail.MaxWallClock {
 		// This control plane ends it; this is for when there is none.
@@ -44,57 +50,9 @@ func (d *Driver) claim(ctx context.Context, _ *jail.Entry, m *making) error {
 	// What was sent is not taken back by who does not wait any more: the claim would be made after it was looked for.
 	ctx = context.WithoutCancel(ctx)
 	return d.o.API.ask(ctx, http.MethodPost, resource(extensionsGroup, d.o.Namespace, "sandboxclaims"), map[string]any{
-		"apiVersion": extensionsGroup, "kind": "SandboxClaim", "metadata": Meta{Name: string(m.name), Labels: d.labels()},
+		"apiVersion": extensionsGroup, "kind": "SandboxClaim", "metadata": Meta{Name: string(m.name), Labels: d.labels(), Owners: owners},
 		"spec": map[string]any{"warmPoolRef": map[string]any{"name": pool}, "lifecycle": deadline},
 	}, &struct{}{})
-}
-
-// pool makes the template and the pool of jails that are like this one, where they are missing.
-func (d *Driver) pool(ctx context.Context, spec jail.Spec) (string, error) {
-	template := d.podTemplate(spec)
-	text, err := json.Marshal(template, json.Deterministic(true))
-	if err != nil {
-		return "", err
-	}
-	sum := sha256.Sum256(text)
-	name := "jail-" + hex.EncodeToString(sum[:8])
-	d.mu.Lock()
-	made := d.made[name]
-	if _, known := d.pools[name]; !known {
-		spec.Program, spec.HomeFiles = jail.Program{}, nil // these are of one jail
-		// Before the first of its pods can connect. Those of an earlier process may have done so.
-		d.pools[name] = spec
-		for _, p := range d.pods {
-			if p.Pool == name && !p.verified {
-				d.watchers.Go(func() { d.warm(p, spec) })
-			}
-		}
-	}
-	d.mu.Unlock()
-	if made {
-		return name, nil
-	}
-	labels := map[string]string{labelInstallation: string(d.o.Installation)}
-	for _, one := range []struct {
-		kind, kinds string
-		spec        any
-	}{
-		{"SandboxTemplate", "sandboxtemplates", map[string]any{"networkPolicyManagement": "Unmanaged", "podTemplate": template}},
-		{"SandboxWarmPool", "sandboxwarmpools", map[string]any{"replicas": d.o.Warm, "sandboxTemplateRef": map[string]any{"name": name}}},
-	} {
-		err := d.o.API.ask(ctx, http.MethodPost, resource(extensionsGroup, d.o.Namespace, one.kinds), map[string]any{
-			"apiVersion": extensionsGroup, "kind": one.kind, "metadata": Meta{Name: name, Labels: labels}, "spec": one.spec}, &struct{}{})
-		if errors.Is(err, ErrNotFound) {
-			return "", problem.Wrap(err, problem.RuntimeMissing, "install agent-sandbox 1.0 with its extensions, and make the namespace", "the cluster has no %s of %s, or no namespace %s", one.kind, extensionsGroup, d.o.Namespace)
-		}
-		if coded := new(problem.Error); err != nil && (!errors.As(err, &coded) || coded.Code != problem.Conflict) { // another one has made it
-			return "", fmt.Errorf("make the %s %s: %w", one.kind, name, err)
-		}
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.made[name] = true
-	return name, nil
 }
 
 // identityDir is where a pod has its token.
@@ -111,18 +69,30 @@ func (d *Driver) podTemplate(spec jail.Spec) map[string]any {
 	volumes := []object{{"name": "identity", "projected": object{"sources": []object{
 		{"serviceAccountToken": object{"audience": Audience, "expirationSeconds": int(tokenLife.Seconds()), "path": "token"}},
 	}}}}
+	// Files of an operator's are annotations of the pod, which no volume has to be made for.
 	annotations := object{}
+	file := func(name, path, text string) {
+		annotations["clawjail.io/"+name] = text
+		volumes = append(volumes, object{"name": name, "downwardAPI": object{"items": []object{
+			{"path": path, "fieldRef": object{"fieldPath": "metadata.annotations['clawjail.io/" + name + "']"}}}}})
+	}
+	gateway, _, _ := net.SplitHostPort(d.o.Gateway) // it has been looked at
+	file("hosts", "hosts", jail.Hosts(gateway))
+	mounts = append(mounts, object{"name": "hosts", "mountPath": "/etc/hosts", "subPath": "hosts", "readOnly": true})
 	if spec.Kind == jail.KindBrowser {
 		// Over the image's own, which may have none or others.
-		annotations[annotationPolicies] = string(jail.Policies())
+		file("policies", jail.PoliciesManaged+"/"+jail.PoliciesFile, string(jail.Policies()))
 		mounts = append(mounts, object{"name": "policies", "mountPath": jail.PoliciesDir, "readOnly": true})
-		volumes = append(volumes, object{"name": "policies", "downwardAPI": object{"items": []object{
-			{"path": jail.PoliciesManaged + "/" + jail.PoliciesFile, "fieldRef": object{"fieldPath": "metadata.annotations['" + annotationPolicies + "']"}}}}})
 	}
 	for n, t := range profile.Tmpfs {
 		name := fmt.Sprintf("memory-%d", n)
 		mounts = append(mounts, object{"name": name, "mountPath": t.Path})
 		volumes = append(volumes, object{"name": name, "emptyDir": object{"medium": "Memory", "sizeLimit": fmt.Sprint(t.Size)}})
+	}
+	for n, v := range d.volumes(spec) {
+		name := fmt.Sprintf("volume-%d", n)
+		mounts = append(mounts, object{"name": name, "mountPath": v.path, "readOnly": v.readOnly})
+		volumes = append(volumes, object{"name": name, "persistentVolumeClaim": object{"claimName": v.claim, "readOnly": v.readOnly}})
 	}
 	seccomp := object{"type": "RuntimeDefault"}
 	if spec.Kind == jail.KindBrowser && d.o.Seccomp != "" {
@@ -142,6 +112,11 @@ func (d *Driver) podTemplate(spec jail.Spec) map[string]any {
 			"volumeMounts":    mounts,
 		}},
 		"volumes": volumes,
+	}
+	if persistent(spec) {
+		// What a new volume has is root's; with this it can be written by the pod's group.
+		context := pod["securityContext"].(object)
+		context["fsGroup"], context["fsGroupChangePolicy"] = jail.AgentUID, "OnRootMismatch"
 	}
 	if d.o.RuntimeClass != "" {
 		pod["runtimeClassName"] = d.o.RuntimeClass
@@ -179,7 +154,7 @@ const goneLimit = 30 * time.Second
 func (a *API) unclaim(ctx context.Context, namespace, name string, labels map[string]string) error {
 	ctx, cancel := context.WithTimeout(ctx, goneLimit)
 	defer cancel()
-	err := a.ask(ctx, http.MethodDelete, selected(namespace, labels, name), map[string]any{"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground"}, &struct{}{})
+	err := a.ask(ctx, http.MethodDelete, selected(namespace, "sandboxclaims", labels, name), map[string]any{"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground"}, &struct{}{})
 	for pause := 20 * time.Millisecond; err == nil; pause = min(2*pause, 500*time.Millisecond) {
 		var left []string
 		if left, err = a.claims(ctx, namespace, labels, name); err == nil && len(left) == 0 {
@@ -195,8 +170,8 @@ func (a *API) unclaim(ctx context.Context, namespace, name string, labels map[st
 	return fmt.Errorf("delete the claim %s: %w", name, err)
 }
 
-// selected is the path of the claims with some labels, or of the one among them that has a name.
-func selected(namespace string, labels map[string]string, name string) string {
+// selected is the path of the objects of a kind with some labels, or of the one among them that has a name.
+func selected(namespace, kinds string, labels map[string]string, name string) string {
 	var selector []string
 	for _, label := range slices.Sorted(maps.Keys(labels)) {
 		selector = append(selector, label+"="+labels[label])
@@ -205,17 +180,22 @@ func selected(namespace string, labels map[string]string, name string) string {
 	if name != "" {
 		query.Set("fieldSelector", "metadata.name="+name)
 	}
-	return resource(extensionsGroup, namespace, "sandboxclaims") + "?" + query.Encode()
+	return resource(extensionsGroup, namespace, kinds) + "?" + query.Encode()
 }
 
-// claims are the names of those.
+// claims are the names of those with some labels.
 func (a *API) claims(ctx context.Context, namespace string, labels map[string]string, name string) ([]string, error) {
+	return a.named(ctx, selected(namespace, "sandboxclaims", labels, name))
+}
+
+// named are the names of the objects of a list.
+func (a *API) named(ctx context.Context, path string) ([]string, error) {
 	var list struct {
 		Items []struct {
 			Meta Meta `json:"metadata"`
 		} `json:"items"`
 	}
-	err := a.ask(ctx, http.MethodGet, selected(namespace, labels, name), nil, &list)
+	err := a.ask(ctx, http.MethodGet, path, nil, &list)
 	var names []string
 	for _, one := range list.Items {
 		names = append(names, one.Meta.Name)

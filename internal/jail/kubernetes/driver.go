@@ -11,8 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"regexp"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -40,12 +38,22 @@ type Options struct {
 	Warm int
 	// Seccomp is a profile in the kubelet's folder for pods of browsers, and empty the runtime's; RuntimeClass is the runtime, and empty the cluster's.
 	Seccomp, RuntimeClass string
+	// Folder is how large the volume of a folder is, in bytes. StorageClass is that of volumes, and SharedStorageClass that of those which pods of several
+	// nodes use at once. Empty is the cluster's default.
+	Folder                           int64
+	StorageClass, SharedStorageClass string
+	// Console keeps what jails of LifetimeKeep print. Without one there are none.
+	Console jail.Console
 	// Probes are what no pod may reach.
 	Probes []shim.Probe
 	// Window is how long a pod whose connection broke is waited for. Default 30 s.
 	Window time.Duration
 	// Grace is how long owner jails outlive their owner. Default 30 s.
 	Grace time.Duration
+	// Absence is how long a control plane may say nothing before the others have all that it has made deleted. Default 2 min.
+	Absence time.Duration
+	// PoolIdle is how long a pool is there that nobody wants. Default 10 min.
+	PoolIdle time.Duration
 	// Journal hears of each jail first and last. Default Unwritten.
 	Journal jail.Journal
 	// Barrier is that of jail.Options.
@@ -78,6 +86,7 @@ func (o *Options) Validate() error {
 	if o.Grace <= 0 {
 		o.Grace = 30 * time.Second
 	}
+	o.Absence, o.PoolIdle = cmp.Or(o.Absence, 2*time.Minute), cmp.Or(o.PoolIdle, 10*time.Minute)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -96,7 +105,7 @@ func (o *Options) Validate() error {
 // Driver makes each jail as a pod, by a claim of agent-sandbox. What there is of jails is what the API server knows; this process has besides which of
 // them it owns, and the connections with their pods.
 //
-// It makes jails of LifetimeOwner. Their owner is this process, and they end with it.
+// All jails end with this process: their connections do. Those that are kept are made anew by whoever keeps them, with the same volumes.
 type Driver struct {
 	*jail.Registry
 	o      Options
@@ -107,14 +116,18 @@ type Driver struct {
 	stop       context.CancelFunc
 	watchers   sync.WaitGroup
 	reaping    chan struct{} // one token: single flight
+	pooling    chan struct{} // one token: a pool is made or deleted
+	began      time.Time
 
 	mu      sync.Mutex // guards what follows
 	changed *sync.Cond
 	pods    map[string]*pod // that are connected, by their Sandbox
 	whose   map[string]Identity
 	jails   map[jail.Name]*pod
-	pools   map[string]jail.Spec // what jails of each pool are like
-	made    map[string]bool      // the pools that are there
+	pools   map[string]*pool     // by their names
+	uses    map[jail.Name]string // the pool of each jail
+
+	presence presence // seen is Run's alone
 }
 
 // pod is one that is connected.
@@ -131,7 +144,8 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	d := &Driver{o: o, reaping: make(chan struct{}, 1), pods: map[string]*pod{}, whose: map[string]Identity{}, jails: map[jail.Name]*pod{}, pools: map[string]jail.Spec{}, made: map[string]bool{}}
+	d := &Driver{o: o, reaping: make(chan struct{}, 1), pods: map[string]*pod{}, whose: map[string]Identity{}, jails: map[jail.Name]*pod{}, pools: map[string]*pool{}, uses: map[jail.Name]string{},
+		pooling: make(chan struct{}, 1), began: time.Now()}
 	d.changed = sync.NewCond(&d.mu)
 	d.background, d.stop = context.WithCancel(context.Background())
 	side, pin, err := shim.ServerTLS(o.Key)
@@ -171,6 +185,7 @@ func (d *Driver) Close() {
 // Run ends jails whose time is up, or whose owner is gone, and removes what belongs to nobody, until the context ends.
 func (d *Driver) Run(ctx context.Context) {
 	d.AwaitOwners()
+	every := max(1, int(min(renewEvery, d.o.Absence/3)/time.Second))
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for looks := 0; ; looks++ {
@@ -180,9 +195,11 @@ func (d *Driver) Run(ctx context.Context) {
 				d.o.Log.Error("end a jail", "jail", r.Name, "error", err)
 			}
 		}
-		if looks%10 == 0 {
-			if _, err := d.Reap(ctx, jail.ReapOptions{}); err != nil && ctx.Err() == nil {
-				d.o.Log.Error("reap", "error", err)
+		if looks%every == 0 {
+			_, renewed := d.renew(ctx)
+			_, reaped := d.Reap(ctx, jail.ReapOptions{})
+			if err := errors.Join(renewed, reaped, d.tidyPools(ctx), d.lookForOthers(ctx)); err != nil && ctx.Err() == nil {
+				d.o.Log.Error("look after what is in the cluster", "error", err)
 			}
 		}
 		select {
@@ -214,15 +231,15 @@ func (d *Driver) who(ctx context.Context, token string, from netip.Addr) (string
 func (d *Driver) arrived(p *shim.Pod) {
 	d.mu.Lock()
 	one := &pod{Pod: p, Identity: d.whose[p.Name()]}
-	spec, waits := d.pools[one.Pool]
-	if !waits {
+	of := d.pools[one.Pool]
+	if of == nil {
 		d.pods[one.Sandbox] = one
 		d.changed.Broadcast()
 	}
 	d.mu.Unlock()
 	d.watchers.Go(func() {
-		if waits {
-			d.warm(one, spec)
+		if of != nil {
+			d.warm(one, of.spec)
 		}
 		select {
 		case <-p.Done():
@@ -305,8 +322,10 @@ func (d *Driver) Check(_ context.Context, spec jail.Spec) error {
 		return err
 	}
 	switch {
-	case spec.Lifetime != jail.LifetimeOwner, len(spec.Mounts) > 0, spec.Root != "", spec.Image != "", spec.Agent != nil && (spec.Agent.State > 0 || spec.Agent.Token):
-		return problem.New(problem.Unsupported, "use a machine with a host daemon", "a jail that is kept, or that has folders or a state that outlive it, cannot be made on Kubernetes")
+	case spec.Root != "", spec.Image != "":
+		return problem.New(problem.Unsupported, "name a template, whose image is in kubernetes.images", "a jail of a folder or of an image of Docker cannot be made on Kubernetes")
+	case spec.Lifetime == jail.LifetimeKeep && d.o.Console == nil:
+		return problem.New(problem.BadRequest, "", "this host daemon keeps no jails of agents")
 	case d.o.Images[spec.Template] == "":
 		return problem.New(problem.TemplateMissing, "make its image: clawjail template image, and name it in the configuration", "there is no image of the template %s", spec.Template)
 	}
@@ -365,29 +384,21 @@ func (d *Driver) verify(ctx context.Context, _ *jail.Entry, m *making) error {
 	return d.confined(ctx, m.pod, m.spec)
 }
 
-// confined has a pod confine its programs and say how they are confined. A pod that says anything else than was declared never runs one.
-func (d *Driver) confined(ctx context.Context, p *pod, spec jail.Spec) error {
-	profile := ProfileFor(spec)
-	report, err := p.Prepare(ctx, shim.Prepare{Profile: profile, Probes: d.o.Probes, Sandbox: spec.Kind == jail.KindBrowser})
-	if err != nil {
-		return err
-	}
-	if report.Unsandboxed != "" {
-		return problem.New(problem.JailUnconfined, "set kubernetes.seccomp to the profile for browsers, or kubernetes.runtime_class to a runtime whose programs may make user namespaces: see docs/kubernetes.md",
-			"a browser cannot have its own sandbox in the pod: %s", report.Unsandboxed)
-	}
-	if diff := differences(profile, report, p.Address()); len(diff) > 0 {
-		return problem.New(problem.JailUnconfined, "look at the admission and the runtime of the cluster: they change what pods ask for", "the pod is not confined as declared: %s", strings.Join(diff, "; "))
-	}
-	if len(report.Reached) > 0 {
-		return problem.New(problem.NetworkNotEnforced, "use a network plugin that enforces policies, and look at the policies of the namespace "+d.o.Namespace,
-			"the pod reaches what no jail may reach: %s", strings.Join(report.Reached, ", "))
-	}
-	return p.Ready(ctx)
-}
-
 // deliver gives the jail to its owner, with the other ends of its program's stdio.
 func (d *Driver) deliver(ctx context.Context, _ *jail.Entry, m *making) (err error) {
+	if m.spec.Lifetime == jail.LifetimeKeep {
+		ends, err := d.o.Console.Open(ctx, m.name, *m.spec.Agent)
+		if err == nil {
+			m.ends, err = jail.OwnStdio(ends) // those of the console are for a program to inherit, and a close of theirs wakes nobody
+			for _, f := range ends {
+				err = errors.Join(err, f.Close())
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("make pipes: %w", err)
+		}
+		return m.hand(ctx)
+	}
 	var ours [3]*os.File
 	for n := range ours {
 		r, w, err := os.Pipe()
@@ -399,15 +410,23 @@ func (d *Driver) deliver(ctx context.Context, _ *jail.Entry, m *making) (err err
 		}
 		m.Jail.Stdio = &jail.Stdio{In: ours[0], Out: ours[1], Err: ours[2]}
 	}
-	if err := m.Hand(ctx); err != nil {
-		return errors.Join(err, m.ends[0].Close(), m.ends[1].Close(), m.ends[2].Close())
+	return m.hand(ctx)
+}
+
+// hand gives the jail away. The ends of its program are closed when nobody takes it.
+func (m *making) hand(ctx context.Context) error {
+	err := m.Hand(ctx)
+	if err != nil {
+		for _, f := range m.ends {
+			err = errors.Join(err, f.Close())
+		}
 	}
-	return nil
+	return err
 }
 
 // begin starts the program, and watches for its end.
 func (d *Driver) begin(ctx context.Context, e *jail.Entry, m *making) error {
-	running, err := m.pod.Run(ctx, shim.Run{Main: true, Program: m.spec.Program, Home: m.spec.Kind.Home(), HomeFiles: m.spec.HomeFiles}, m.ends)
+	running, err := m.pod.Run(ctx, shim.Run{Main: true, Program: m.spec.Program, Home: m.spec.Kind.Home(), HomeFiles: m.spec.HomeFiles, Make: folders(m.spec)}, m.ends)
 	if err != nil {
 		return err
 	}
@@ -461,6 +480,12 @@ func (d *Driver) end(ctx context.Context, name jail.Name, why jail.Cause) error 
 // ending is the teardown: the same list for close, failure and reaper.
 var ending = []jail.Ending[*Driver]{
 	{Step: jail.StepTerminate, Do: (*Driver).terminate},
+	{Step: jail.StepStop, Do: func(d *Driver, ctx context.Context, _ *jail.Entry, r jail.Record) error {
+		if r.Spec.Lifetime != jail.LifetimeKeep {
+			return nil
+		}
+		return d.o.Console.Finish(ctx, r.Name)
+	}},
 	{Step: jail.StepDestroy, Do: func(d *Driver, ctx context.Context, _ *jail.Entry, r jail.Record) error {
 		return d.o.API.unclaim(ctx, d.o.Namespace, string(r.Name), d.labels())
 	}},
@@ -468,6 +493,7 @@ var ending = []jail.Ending[*Driver]{
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		delete(d.jails, r.Name)
+		d.unuse(r.Name)
 		return nil
 	}},
 }
@@ -483,8 +509,11 @@ func (d *Driver) terminate(ctx context.Context, _ *jail.Entry, r jail.Record) er
 		return nil
 	}
 	grace := jail.OwnerGrace
-	if r.Exit != nil {
+	switch {
+	case r.Exit != nil:
 		grace = 0
+	case r.Spec.Lifetime == jail.LifetimeKeep:
+		grace = jail.KeepGrace
 	}
 	ctx, cancel := context.WithTimeout(ctx, grace+5*time.Second)
 	defer cancel()
@@ -533,39 +562,4 @@ func (d *Driver) Reap(ctx context.Context, o jail.ReapOptions) (jail.ReapReport,
 // labels are those of everything that this control plane has made.
 func (d *Driver) labels() map[string]string {
 	return map[string]string{labelInstallation: string(d.o.Installation), labelNode: d.o.Node}
-}
-
-// ProfileFor is how a pod is confined. Kubernetes cannot forbid programs in a volume of memory, has a limit of tasks for all pods of a node alike, and
-// gives pods of one user of the node's unless they have a user namespace.
-func ProfileFor(spec jail.Spec) jail.Profile {
-	p := jail.ProfileFor(spec, jail.Lease{UID: jail.AgentUID}).With(jail.Means{Seccomp: true, SharedMemoryFolder: true, UserNamespaces: true})
-	p.UID, p.GID, p.Host = jail.AgentUID, jail.AgentUID, jail.AgentUID
-	p.Tmpfs = slices.Clone(p.Tmpfs)
-	for n := range p.Tmpfs {
-		p.Tmpfs[n].NoExec, p.Tmpfs[n].Mode = false, 0o1777
-	}
-	p.Limits.Tasks = jail.MaxTasks
-	return p
-}
-
-// differences lists how a pod is not confined as declared.
-func differences(p jail.Profile, r shim.Report, address netip.Addr) []string {
-	o := r.Observed
-	// Files of the node that a kubelet puts into each pod. The first is root's; the second takes the last words of a container.
-	o.Writable = slices.DeleteFunc(slices.Clone(o.Writable), func(point string) bool {
-		return slices.Contains([]string{"/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/dev/termination-log", "/dev/mqueue"}, point)
-	})
-	// With version 1 of control groups there is one namespace of them for all.
-	o.SharedNamespaces = slices.DeleteFunc(slices.Clone(o.SharedNamespaces), func(kind string) bool { return kind == "cgroup" })
-	// The limit of a pod is of a group around it, which is not seen from within.
-	if o.Tasks == 0 {
-		o.Tasks = jail.MaxTasks
-	}
-	diff := p.Compare(o)
-	for _, a := range r.Addresses {
-		if a.Is4() == address.Is4() && a != address {
-			diff = append(diff, fmt.Sprintf("it has the address %s, and has connected from %s", a, address))
-		}
-	}
-	return diff
 }

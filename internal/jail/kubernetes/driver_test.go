@@ -22,7 +22,7 @@ func browser() jail.Spec {
 // confined is what a pod of a browser says that is confined as it should be.
 func confined() shim.Report {
 	o := jail.Observed{UIDs: []uint32{1000, 1000}, GIDs: []uint32{1000, 1000}, InsideUID: 1000, InsideGID: 1000, NoNewPrivileges: true, SeccompFilter: true, ReadOnlyRoot: true,
-		Memory: 1 << 30, MilliCPU: 1000, Tasks: 500, Files: 256, SharedNamespaces: []string{"cgroup"}, Writable: []string{"/etc/hosts", "/dev/termination-log", "/dev/mqueue"}}
+		Memory: 1 << 30, MilliCPU: 1000, Tasks: 500, Files: 256, SharedNamespaces: []string{"cgroup"}, Writable: []string{"/etc/hostname", "/dev/termination-log", "/dev/mqueue"}}
 	for _, t := range ProfileFor(browser()).Tmpfs {
 		o.Tmpfs = append(o.Tmpfs, jail.Tmpfs{Path: t.Path, Size: t.Size, Mode: 0o1777})
 	}
@@ -61,7 +61,8 @@ func TestAPodThatIsNotConfinedAsDeclaredIsFound(t *testing.T) {
 }
 
 func TestWhatCannotBeMadeOnKubernetesIsRefusedBeforeAnythingIsMade(t *testing.T) {
-	api := newCluster().api(t) // which has no claims, so that one that is made fails
+	c := newCluster() // which has no claims, so that one that is made fails
+	api := c.api(t)
 	d, err := New(t.Context(), Options{API: api, Installation: "test", Node: "one", Namespace: "jails", Images: map[string]string{"browser": "image"}, Account: "jail",
 		Gateway: "10.0.0.1:7777", Key: ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))})
 	if err != nil {
@@ -73,12 +74,15 @@ func TestWhatCannotBeMadeOnKubernetesIsRefusedBeforeAnythingIsMade(t *testing.T)
 		want   string
 	}{
 		"a browser": {func(*jail.Spec) {}, ""},
-		"a folder": {func(s *jail.Spec) {
-			s.Kind, s.Agent, s.Mounts = jail.KindAgent, &jail.Agent{Tenant: "default", Name: "x"}, []jail.Mount{{Source: "/x", Target: "/workspace"}}
+		"an agent with a folder": {func(s *jail.Spec) {
+			s.Kind, s.Agent, s.Mounts = jail.KindAgent, &jail.Agent{Tenant: "default", Name: "x", State: 1 << 30, Token: true}, []jail.Mount{{Source: "/x", Target: "/workspace"}}
+		}, ""},
+		"an image of Docker": {func(s *jail.Spec) {
+			s.Kind, s.Template, s.Image, s.Agent = jail.KindAgent, "", "image", &jail.Agent{Tenant: "default", Name: "x"}
 		}, problem.Unsupported},
-		"a jail that is kept": {func(s *jail.Spec) {
+		"a jail that is kept, and nobody who keeps it": {func(s *jail.Spec) {
 			s.Kind, s.Lifetime, s.Agent = jail.KindAgent, jail.LifetimeKeep, &jail.Agent{Tenant: "default", Name: "x"}
-		}, problem.Unsupported},
+		}, problem.BadRequest},
 		"an unknown template": {func(s *jail.Spec) { s.Template = "other" }, problem.TemplateMissing},
 	} {
 		spec := browser()
@@ -88,6 +92,10 @@ func TestWhatCannotBeMadeOnKubernetesIsRefusedBeforeAnythingIsMade(t *testing.T)
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	if _, err := d.Create(t.Context(), browser()); problem.CodeOf(err) != problem.RuntimeMissing || !strings.Contains(err.Error(), "no namespace jails") {
+		t.Errorf("a cluster without the namespace: %v", err)
+	}
+	c.objects["/apis/coordination.k8s.io/v1/namespaces/jails/leases/clawjail-one"] = `{"metadata":{"name":"clawjail-one","uid":"u-lease"}}`
 	if _, err := d.Create(t.Context(), browser()); problem.CodeOf(err) != problem.RuntimeMissing || !strings.Contains(err.Error(), "SandboxTemplate") {
 		t.Errorf("a cluster without agent-sandbox: %v", err)
 	}

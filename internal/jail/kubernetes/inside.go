@@ -51,13 +51,18 @@ func (d *Driver) Dial(ctx context.Context, name jail.Name, port uint16) (*os.Fil
 	return p.Dial(ctx, port)
 }
 
-// Token implements jail.Maker. No jail here has a place for one.
-func (d *Driver) Token(_ context.Context, name jail.Name, _ []byte) error {
-	return problem.New(problem.Conflict, "", "jail %s has no place for a token", name)
+// Token implements jail.Maker.
+func (d *Driver) Token(ctx context.Context, name jail.Name, token []byte) error {
+	e, err := d.Lookup(name)
+	if err != nil {
+		return err
+	}
+	p := d.podOf(name)
+	if r := e.Record(); p == nil || r.Spec.Agent == nil || !r.Spec.Agent.Token {
+		return problem.New(problem.Conflict, "", "jail %s has no place for a token", name)
+	}
+	return p.Token(ctx, token)
 }
-
-// RemoveState implements jail.Maker. Nothing outlives the pods.
-func (d *Driver) RemoveState(_ context.Context, a jail.Agent) error { return d.Stateless(a) }
 
 // Traces lists the claims of this control plane.
 func (d *Driver) Traces(ctx context.Context) ([]jail.Trace, error) {

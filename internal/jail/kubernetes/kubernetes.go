@@ -99,6 +99,9 @@ func (a *API) ask(ctx context.Context, method, path string, in, out any) error {
 	r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	if in != nil {
 		r.Header.Set("Content-Type", "application/json")
+		if method == http.MethodPatch {
+			r.Header.Set("Content-Type", "application/merge-patch+json")
+		}
 	}
 	answer, err := a.client.Do(r)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/base/texts"
@@ -58,7 +59,12 @@ func (a *API) stuck(ctx context.Context, namespace, sandbox string) (why error, 
 		return problem.New(code, hint, "%s: %s", what, texts.Clip(message, maxReason))
 	}
 	for _, c := range pod.Status.Conditions {
-		if c.Type == "PodScheduled" && c.Status == "False" {
+		switch {
+		case c.Type != "PodScheduled" || c.Status != "False":
+		case strings.Contains(c.Message, "PersistentVolumeClaim"):
+			return say(problem.RuntimeMissing, "name a class in kubernetes.storage_class, and in kubernetes.shared_storage_class one that several nodes can mount (ReadWriteMany): kubectl describe pvc",
+				"the cluster makes no volume for the pod", c.Message), false, nil
+		default:
 			return say(problem.PoolExhausted, "close sessions, or give the cluster more nodes", "no node has room for the pod", c.Message), false, nil
 		}
 	}

@@ -199,7 +199,7 @@ func (r *Runtime) stage(p jail.Placement, users *os.File) (_ *beneath.Folder, er
 		stageHome(stage, p.Spec.HomeFiles, uid),
 		stage.Own(uid, 0o500),
 		stagePolicies(bundle),
-		bundle.Create(bundleHosts, []byte(r.hosts()), 0o444, -1))
+		bundle.Create(bundleHosts, []byte(jail.Hosts(r.o.Gateway.String())), 0o444, -1))
 	if err != nil {
 		return nil, err
 	}
@@ -268,9 +268,4 @@ func stageFile(dir *beneath.Folder, f jail.File, uid int) (err error) {
 		return err
 	}
 	return sub.Own(uid, 0o700)
-}
-
-// hosts is the jail's /etc/hosts. There is no name server.
-func (r *Runtime) hosts() string {
-	return "127.0.0.1 localhost\n" + r.o.Gateway.String() + " gateway hermit_shell\n"
 }

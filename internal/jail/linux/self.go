@@ -15,8 +15,9 @@ import (
 )
 
 // ConfineSelf takes from this process, and from those that it starts, what a process can take from itself: new privileges, core files,
-// and more than so many descriptors. filtered says whether it had a filter of system calls before: afterwards it has one.
-func ConfineSelf(files int) (filtered bool, err error) {
+// more than so many descriptors, and with SeccompShared UNIX sockets that have an address. filtered says whether it had a filter of system calls
+// before: afterwards it has one.
+func ConfineSelf(files int, filter jail.SeccompProfile) (filtered bool, err error) {
 	limit := func(resource int, value uint64) error {
 		var now unix.Rlimit
 		if err := unix.Getrlimit(resource, &now); err != nil {
@@ -28,7 +29,10 @@ func ConfineSelf(files int) (filtered bool, err error) {
 	if err := errors.Join(unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), limit(unix.RLIMIT_CORE, CoreLimit), limit(unix.RLIMIT_NOFILE, uint64(files))); err != nil {
 		return false, fmt.Errorf("confine this process: %w", err)
 	}
-	return keepCoreLimit()
+	if filtered, err = keepCoreLimit(); err == nil && filter == jail.SeccompShared {
+		err = refuseSockets()
+	}
+	return filtered, err
 }
 
 // ObserveSelf reads how this process is confined, from within: everything but the limits of its control groups. The numbers of users are those

@@ -58,6 +58,8 @@ func (s *pod) answer(ctx context.Context, st *yamux.Stream) {
 			defer s.talk()()
 			s.children.end(time.Duration(r.GraceMS) * time.Millisecond)
 			s.finish(0)
+		case shim.DoToken:
+			err = putToken(r.Token)
 		case shim.DoDial:
 			s.dial(ctx, st, r.Port)
 			return
@@ -102,7 +104,7 @@ func (s *pod) prepare(ctx context.Context, how *shim.Prepare) (*shim.Report, err
 	if begun {
 		return nil, problem.New(problem.Conflict, "", "a program runs in the pod, so that what is seen there says nothing")
 	}
-	filtered, err := linux.ConfineSelf(how.Profile.Limits.Files)
+	filtered, err := linux.ConfineSelf(how.Profile.Limits.Files, how.Profile.Seccomp)
 	if err != nil {
 		return nil, err
 	}

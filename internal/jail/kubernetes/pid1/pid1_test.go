@@ -202,6 +202,21 @@ func TestAProgramHasItsEnvironmentAndItsFiles(t *testing.T) {
 	if got := one.out.text(); got != ",/tmp\n" {
 		t.Errorf("it printed %q", got)
 	}
+	// Folders are made in those that are there, once.
+	run.Program.Argv[2] = `ls -d /mnt/made | tr '\n' ' '`
+	run.Make = []string{"/mnt/made"}
+	for range 2 {
+		if got := w.mustRun(p, run).out.text(); got != "/mnt/made \n" && got != "/mnt/made " {
+			t.Errorf("it printed %q", got)
+		}
+	}
+	run.Make = []string{"/mnt/nowhere/made"}
+	if _, err := w.run(p, run); code(err) != problem.JailFailed || !strings.Contains(err.Error(), "a folder for the program could not be made") {
+		t.Errorf("a folder in one that is not there: %v", err)
+	}
+	if err := p.Token(t.Context(), []byte("token")); code(err) != problem.Conflict {
+		t.Errorf("a token, in a pod that has no place for one: %v", err)
+	}
 	if _, err := w.run(p, shim.Run{Program: jail.Program{Argv: []string{"/nowhere"}}}); code(err) != problem.JailFailed || !strings.Contains(err.Error(), "/nowhere could not be started: no such file") {
 		t.Errorf("a program that is not there: %v", err)
 	}

@@ -197,7 +197,7 @@ type started struct {
 }
 
 func (s *pod) start(r *shim.Run, files *stdio) (*started, error) {
-	if err := stageHome(r.Home, r.HomeFiles); err != nil {
+	if err := errors.Join(stageHome(r.Home, r.HomeFiles), makeFolders(r.Make)); err != nil {
 		return nil, err
 	}
 	attr := &syscall.ProcAttr{Dir: r.Program.Dir, Env: environment(os.Environ(), r), Files: numbers(files.theirs), Sys: &syscall.SysProcAttr{Setsid: true}}
@@ -296,6 +296,45 @@ func environment(own []string, r *shim.Run) []string {
 		out = append(out, name+"="+all[name])
 	}
 	return out
+}
+
+// makeFolders makes folders for the program. They stay in those that they are in, whatever these link to.
+func makeFolders(paths []string) error {
+	for _, path := range paths {
+		root, err := os.OpenRoot(filepath.Dir(path))
+		if err == nil {
+			if err = root.Mkdir(filepath.Base(path), 0o755); errors.Is(err, os.ErrExist) {
+				err = nil
+			}
+			err = errors.Join(err, root.Close())
+		}
+		if err != nil {
+			return failed("a folder for the program could not be made", err)
+		}
+	}
+	return nil
+}
+
+// putToken puts a token where programs find it.
+func putToken(token []byte) (err error) {
+	root, err := os.OpenRoot(jail.TokenDir)
+	if err != nil {
+		return problem.Wrap(err, problem.Conflict, "", "the pod has no place for a token")
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	const next = "." + jail.TokenName
+	if err := root.Remove(next); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	f, err := root.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(token)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return root.Rename(next, jail.TokenName)
 }
 
 // stageHome puts files into the home directory. They stay in it, whatever it links to.

@@ -125,6 +125,12 @@ func (p *Pod) Ready(ctx context.Context) error {
 	return err
 }
 
+// Token gives the pod its token, in one step: whoever reads sees the one before or this one.
+func (p *Pod) Token(ctx context.Context, token []byte) error {
+	_, err := p.once(ctx, Request{Do: DoToken, Token: token})
+	return err
+}
+
 // Usage is what the pod consumes, as it says itself.
 func (p *Pod) Usage(ctx context.Context) (jail.Usage, error) {
 	answer, err := p.once(ctx, Request{Do: DoUsage})

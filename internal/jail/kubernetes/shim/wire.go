@@ -78,6 +78,7 @@ const (
 	DoReady   = "ready"   // say to Kubernetes that the pod is ready
 	DoStdio   = "stdio"   // this is the stdin, stdout or stderr of a program that is named later
 	DoRun     = "run"     // start a program
+	DoToken   = "token"   // put a token into the folder of jail.TokenDir
 	DoDial    = "dial"    // connect to a port on the loopback of the pod
 	DoUsage   = "usage"   // say what the pod consumes
 	DoEnd     = "end"     // end the program of this stream, or else the pod
@@ -89,6 +90,7 @@ type Request struct {
 	Prepare *Prepare `json:"prepare,omitempty"`
 	Run     *Run     `json:"run,omitempty"`
 	Port    uint16   `json:"port,omitempty"`
+	Token   []byte   `json:"token,omitempty"`
 	// GraceMS is how long programs have to end by themselves, in milliseconds.
 	GraceMS int64 `json:"grace_ms,omitempty"`
 }
@@ -129,6 +131,8 @@ type Run struct {
 	Program   jail.Program `json:"program"`
 	Home      string       `json:"home"`
 	HomeFiles []jail.File  `json:"home_files,omitempty"`
+	// Make are folders that are made before it begins, each in one that is there.
+	Make []string `json:"make,omitempty"`
 	// Stdio are the numbers of the streams that are its stdin, stdout and stderr.
 	Stdio [3]uint32 `json:"stdio"`
 }
