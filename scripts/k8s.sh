@@ -26,6 +26,7 @@ if [ ! -e "$out/complete" ]; then
 	build containerd ctr github.com/containerd/containerd/v2/cmd/ctr -tags no_btrfs
 	build kubernetes kubernetes .
 	build sandbox agent-sandbox-controller sigs.k8s.io/agent-sandbox/cmd/agent-sandbox-controller
+	build router kube-router github.com/cloudnativelabs/kube-router/v2/cmd/kube-router
 	cp -r "$(cd "$parts/sandbox" && go list -m -f '{{.Dir}}' sigs.k8s.io/agent-sandbox)/k8s/crds" "$new/crds"
 	chmod -R u+w "$new/crds"
 	touch "$new/complete"

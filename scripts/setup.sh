@@ -74,6 +74,7 @@ qemu-system-aarch64 qemu-system-arm  runs guests for arm64
 k8s_needs='
 /usr/lib/cni/bridge containernetworking-plugins  the network of pods
 /bin/busybox busybox-static    what is in the pods of the tests
+ipset ipset                    what enforces policies keeps addresses with it
 '
 
 die() {

@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -153,6 +154,60 @@ func TestANetworkThatEnforcesNothingIsRefused(t *testing.T) {
 	}
 	if left, err := things(c, "unenforced")(t.Context()); err != nil || len(left) > 0 {
 		t.Errorf("it has left %v, %v", left, err)
+	}
+}
+
+// In a cluster whose network enforces policies those of the namespace of jails hold, and are all that is needed.
+func TestANetworkThatEnforcesPoliciesIsTaken(t *testing.T) {
+	c := theCluster(t)
+	elsewhere, err := net.Listen("tcp", nodeAddress+":0")
+	c.must(err)
+	defer func() { c.must(elsewhere.Close()) }()
+	probes := []shim.Probe{{Name: "API server", Network: "tcp", Address: netip.MustParseAddrPort(nodeAddress + ":6443")}, {Name: "node", Network: "tcp", Address: netip.MustParseAddrPort(elsewhere.Addr().String())}}
+	var port string
+	d := newDriver(t, c, "enforced", func(o *kubernetes.Options) {
+		o.Probes = probes
+		_, port, _ = strings.Cut(o.Gateway, ":")
+	})
+	// The control plane of this test is a process of the node, and no pod.
+	c.kubectl(fmt.Sprintf(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"gateway","namespace":"enforced"},"spec":{"podSelector":{},"policyTypes":["Egress"],
+		"egress":[{"to":[{"ipBlock":{"cidr":"%s/32"}}],"ports":[{"protocol":"TCP","port":%s}]}]}}`, nodeAddress, port), "apply", "-f", "-")
+	router := c.start("kube-router", "kube-router", "--kubeconfig", c.dir+"/kubeconfig", "--hostname-override", "one", "--run-router=false", "--run-service-proxy=false", "--run-loadbalancer=false", "--run-firewall=true",
+		"--enable-ipv6=false", "--health-port=0", "--service-cluster-ip-range=10.96.0.0/16")
+	t.Cleanup(func() {
+		if t.Failed() {
+			text, _ := os.ReadFile(router.log)
+			t.Logf("kube-router:\n%s", text[max(0, len(text)-6000):])
+		}
+		_ = router.cmd.Process.Kill()
+		<-router.end
+		// It goes on to a part that does not run here, and panics there.
+		if out, err := exec.Command(c.parts+"/kube-router", "--cleanup-config").CombinedOutput(); !strings.Contains(string(out), "Successfully cleaned the NetworkPolicyController") {
+			t.Errorf("take the rules away: %v: %s", err, out)
+		}
+	})
+	s := jailtest.Subject{Driver: d, Template: "busybox"}
+	j := jailtest.Start(t, s, s.Spec("exec cat"))
+	out := bufio.NewReader(j.Stdio.Out)
+	echo(t, j, out, "hello")
+	// A second pod is not reached by the first.
+	other := jailtest.Start(t, s, s.Spec("exec busybox nc -l -p 8080"))
+	reach := func(address string) (int, error) {
+		host, port, _ := strings.Cut(address, ":")
+		x, err := d.Exec(t.Context(), j.Name, jail.Program{Argv: []string{"/bin/busybox", "nc", "-w", "2", host, port}, Wire: jail.WireStdio}, [3]*os.File{})
+		if err != nil {
+			return 0, err
+		}
+		exit, err := x.Wait(t.Context())
+		return exit.Code, errors.Join(err, x.End(t.Context()))
+	}
+	for name, address := range map[string]string{"the API server": nodeAddress + ":6443", "another port of the node": elsewhere.Addr().String(), "another jail": other.Lease.Addr.String() + ":8080"} {
+		if code, err := reach(address); err != nil || code == 0 {
+			t.Errorf("a jail reaches %s: %d, %v", name, code, err)
+		}
+	}
+	if code, err := reach(nodeAddress + ":" + port); err != nil || code != 0 {
+		t.Errorf("a jail does not reach the gateway, as a control: %d, %v", code, err)
 	}
 }
 

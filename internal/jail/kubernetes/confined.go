@@ -6,11 +6,16 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/kubernetes/shim"
 	"github.com/clawjail/clawjail/internal/problem"
 )
+
+// enforceLimit is how long a network may take to enforce its policies for a new pod.
+const enforceLimit = 10 * time.Second
 
 // confined has a pod confine its programs and say how they are confined. A pod that says anything else than was declared never runs one.
 func (d *Driver) confined(ctx context.Context, p *pod, spec jail.Spec) error {
@@ -18,6 +23,15 @@ func (d *Driver) confined(ctx context.Context, p *pod, spec jail.Spec) error {
 	report, err := p.Prepare(ctx, shim.Prepare{Profile: profile, Probes: d.o.Probes, Sandbox: spec.Kind == jail.KindBrowser})
 	if err != nil {
 		return err
+	}
+	// Many networks enforce policies a moment after a pod has begun. Nothing runs in it before.
+	for end := time.Now().Add(enforceLimit); len(report.Reached) > 0 && time.Now().Before(end); {
+		if !wake.Sleep(ctx, enforceLimit/20) {
+			return ctx.Err()
+		}
+		if report, err = p.Prepare(ctx, shim.Prepare{Profile: profile, Probes: d.o.Probes, Sandbox: spec.Kind == jail.KindBrowser}); err != nil {
+			return err
+		}
 	}
 	if report.Unsandboxed != "" {
 		return problem.New(problem.JailUnconfined, "set kubernetes.seccomp to the profile for browsers, or kubernetes.runtime_class to a runtime whose programs may make user namespaces: see docs/kubernetes.md",
