@@ -464,6 +464,35 @@ func TestAPodThatDoesNotComeHasAReason(t *testing.T) {
 	}
 }
 
+// A jail asks little of the API server, from its claim to its end.
+func TestAJailAsksLittleOfTheAPIServer(t *testing.T) {
+	c := theCluster(t)
+	var api *kubernetes.API
+	d := newDriver(t, c, "asked", func(o *kubernetes.Options) {
+		o.Absence = time.Hour
+		api = o.API
+	})
+	s := jailtest.Subject{Driver: d, Template: "busybox"}
+	one := func() int64 {
+		before := api.Requests()
+		j, err := d.Create(t.Context(), s.Spec("exec cat"))
+		c.must(err)
+		echo(t, j, bufio.NewReader(j.Stdio.Out), "hello")
+		j.Stdio.Close()
+		c.must(d.Destroy(t.Context(), j.Name))
+		return api.Requests() - before
+	}
+	one() // makes the pool
+	least := one()
+	for range 4 { // what is looked at every ten seconds may come between
+		least = min(least, one())
+	}
+	t.Logf("a jail asks the API server %d times", least)
+	if least > 6 {
+		t.Errorf("it is %d times", least)
+	}
+}
+
 // Pods that wait are looked at before anybody wants them.
 func TestAWarmPodBecomesAJail(t *testing.T) {
 	c := theCluster(t)

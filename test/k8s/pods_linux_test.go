@@ -15,7 +15,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -33,9 +32,6 @@ type gateway struct {
 	api       *kubernetes.API
 	arrived   chan arrival
 	log       *testenv.Buffer
-
-	mu    sync.Mutex
-	known map[string]kubernetes.Identity // by the pod's name and UID
 }
 
 type arrival struct {
@@ -51,26 +47,18 @@ func newGateway(c *cluster, namespace string) *gateway {
 	c.furnish(namespace)
 	side, pin, err := shim.ServerTLS(gatewayKey)
 	c.must(err)
-	g := &gateway{c: c, namespace: namespace, api: c.api(), arrived: make(chan arrival, 16), log: &testenv.Buffer{}, known: map[string]kubernetes.Identity{}}
+	g := &gateway{c: c, namespace: namespace, api: c.api(), arrived: make(chan arrival, 16), log: &testenv.Buffer{}}
 	server := shim.NewServer(shim.Options{
 		TLS: side,
-		Who: func(ctx context.Context, token string, from netip.Addr) (string, error) {
+		Who: func(ctx context.Context, token string, from netip.Addr) (string, any, error) {
 			id, err := g.api.Identify(ctx, namespace, token, from)
 			if err != nil {
-				return "", err
+				return "", nil, err
 			}
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			g.known[id.UID] = id
-			return id.UID, nil
+			return id.UID, id, nil
 		},
-		Arrived: func(p *shim.Pod) {
-			g.mu.Lock()
-			id := g.known[p.Name()]
-			g.mu.Unlock()
-			g.arrived <- arrival{p, id}
-		},
-		Window: time.Minute, Log: slog.New(slog.NewTextHandler(g.log, nil)),
+		Arrived: func(p *shim.Pod) { g.arrived <- arrival{p, p.About().(kubernetes.Identity)} },
+		Window:  time.Minute, Log: slog.New(slog.NewTextHandler(g.log, nil)),
 	})
 	l, err := net.Listen("tcp", fmt.Sprintf("%s:%d", nodeAddress, gatewayPort))
 	c.must(err)

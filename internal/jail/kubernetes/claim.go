@@ -12,7 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/base/wake"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
@@ -49,10 +51,20 @@ func (d *Driver) claim(ctx context.Context, _ *jail.Entry, m *making) error {
 	deadline["shutdownPolicy"] = "Delete"
 	// What was sent is not taken back by who does not wait any more: the claim would be made after it was looked for.
 	ctx = context.WithoutCancel(ctx)
-	return d.o.API.ask(ctx, http.MethodPost, resource(extensionsGroup, d.o.Namespace, "sandboxclaims"), map[string]any{
+	var made struct {
+		Meta Meta `json:"metadata"`
+	}
+	err = d.o.API.ask(ctx, http.MethodPost, resource(extensionsGroup, d.o.Namespace, "sandboxclaims"), map[string]any{
 		"apiVersion": extensionsGroup, "kind": "SandboxClaim", "metadata": Meta{Name: string(m.name), Labels: d.labels(), Owners: owners},
 		"spec": map[string]any{"warmPoolRef": map[string]any{"name": pool}, "lifecycle": deadline},
-	}, &struct{}{})
+	}, &made)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m.warm = d.pools[pool].warm
+	if err == nil {
+		d.claims[m.name] = made.Meta.UID
+	}
+	return err
 }
 
 // identityDir is where a pod has its token.
@@ -125,8 +137,8 @@ func (d *Driver) podTemplate(spec jail.Spec) map[string]any {
 }
 
 // claimed waits until a claim has its Sandbox, and returns the name of that.
-func (a *API) claimed(ctx context.Context, namespace, name string) (string, error) {
-	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
+func (a *API) claimed(ctx context.Context, namespace, name string) (sandbox string, err error) {
+	err = a.watch(ctx, resource(extensionsGroup, namespace, "sandboxclaims"), name, func(object jsontext.Value, gone bool) (bool, error) {
 		var claim struct {
 			Status struct {
 				Sandbox struct {
@@ -134,40 +146,65 @@ func (a *API) claimed(ctx context.Context, namespace, name string) (string, erro
 				} `json:"sandbox"`
 			} `json:"status"`
 		}
-		if err := a.ask(ctx, http.MethodGet, object(extensionsGroup, namespace, "sandboxclaims", name), nil, &claim); err != nil {
-			return "", fmt.Errorf("look at the claim %s: %w", name, err)
+		if gone {
+			return false, ErrNotFound
 		}
-		if claim.Status.Sandbox.Name != "" {
-			return claim.Status.Sandbox.Name, nil
-		}
-		if !wake.Sleep(ctx, pause) {
-			return "", fmt.Errorf("wait for the Sandbox of the claim %s: %w", name, ctx.Err())
-		}
+		err := json.Unmarshal(object, &claim)
+		sandbox = claim.Status.Sandbox.Name
+		return sandbox != "", err
+	})
+	if err != nil {
+		return "", fmt.Errorf("wait for the Sandbox of the claim %s: %w", name, err)
 	}
+	return sandbox, nil
 }
 
-// goneLimit is how long a claim and its pod may take to go.
-const goneLimit = 30 * time.Second
+const (
+	// goneLimit is how long a claim and its pod may take to go.
+	goneLimit = 30 * time.Second
+	// seenLimit is how long a claim that is there may take to be seen.
+	seenLimit = time.Second
+)
 
 // unclaim deletes a claim with some labels, its Sandbox and its pod, and returns when they are gone. A claim of that name without the labels is
 // somebody else's, and stays.
 func (a *API) unclaim(ctx context.Context, namespace, name string, labels map[string]string) error {
 	ctx, cancel := context.WithTimeout(ctx, goneLimit)
 	defer cancel()
-	err := a.ask(ctx, http.MethodDelete, selected(namespace, "sandboxclaims", labels, name), map[string]any{"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground"}, &struct{}{})
-	for pause := 20 * time.Millisecond; err == nil; pause = min(2*pause, 500*time.Millisecond) {
-		var left []string
-		if left, err = a.claims(ctx, namespace, labels, name); err == nil && len(left) == 0 {
-			return nil
+	var deleted struct {
+		Items []struct{} `json:"items"`
+	}
+	err := a.ask(ctx, http.MethodDelete, selected(namespace, "sandboxclaims", labels, name), map[string]any{"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground"}, &deleted)
+	switch {
+	case errors.Is(err, ErrNotFound), err == nil && len(deleted.Items) == 0:
+		return nil // there are none
+	case err == nil:
+		err = a.awaitGone(ctx, namespace, name, labels)
+	}
+	if err != nil {
+		return fmt.Errorf("delete the claim %s: %w", name, err)
+	}
+	return nil
+}
+
+// awaitGone returns when a claim is gone. One that is gone already is never seen, and is looked for.
+func (a *API) awaitGone(ctx context.Context, namespace, name string, labels map[string]string) error {
+	for {
+		watching, stop := context.WithCancel(ctx)
+		unseen := time.AfterFunc(seenLimit, stop)
+		err := a.watch(watching, resource(extensionsGroup, namespace, "sandboxclaims"), name, func(_ jsontext.Value, gone bool) (bool, error) {
+			unseen.Stop()
+			return gone, nil
+		})
+		late := watching.Err() != nil
+		stop()
+		if err == nil || !late || ctx.Err() != nil {
+			return err
 		}
-		if !wake.Sleep(ctx, pause) {
-			err = ctx.Err()
+		if left, err := a.claims(ctx, namespace, labels, name); err != nil || len(left) == 0 {
+			return err
 		}
 	}
-	if errors.Is(err, ErrNotFound) {
-		return nil // there are no claims at all
-	}
-	return fmt.Errorf("delete the claim %s: %w", name, err)
 }
 
 // selected is the path of the objects of a kind with some labels, or of the one among them that has a name.

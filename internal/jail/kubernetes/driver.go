@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/kubernetes/shim"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -121,11 +122,13 @@ type Driver struct {
 
 	mu      sync.Mutex // guards what follows
 	changed *sync.Cond
-	pods    map[string]*pod // that are connected, by their Sandbox
-	whose   map[string]Identity
+	pods    map[string]*pod     // that are connected, by their Sandbox
+	claimed map[jail.Name]*pod  // those of them that were made for a claim
+	at      map[netip.Addr]*pod // the last one of each address
 	jails   map[jail.Name]*pod
 	pools   map[string]*pool     // by their names
 	uses    map[jail.Name]string // the pool of each jail
+	claims  map[jail.Name]string // the UID of the claim of each jail that was not asked to end
 
 	presence presence // seen is Run's alone
 }
@@ -144,7 +147,7 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	d := &Driver{o: o, reaping: make(chan struct{}, 1), pods: map[string]*pod{}, whose: map[string]Identity{}, jails: map[jail.Name]*pod{}, pools: map[string]*pool{}, uses: map[jail.Name]string{},
+	d := &Driver{o: o, reaping: make(chan struct{}, 1), pods: map[string]*pod{}, claimed: map[jail.Name]*pod{}, at: map[netip.Addr]*pod{}, jails: map[jail.Name]*pod{}, pools: map[string]*pool{}, uses: map[jail.Name]string{}, claims: map[jail.Name]string{},
 		pooling: make(chan struct{}, 1), began: time.Now()}
 	d.changed = sync.NewCond(&d.mu)
 	d.background, d.stop = context.WithCancel(context.Background())
@@ -211,29 +214,39 @@ func (d *Driver) Run(ctx context.Context) {
 }
 
 // who lets in pods that wait, or that were claimed for a jail of this control plane.
-func (d *Driver) who(ctx context.Context, token string, from netip.Addr) (string, error) {
-	id, err := d.o.API.Identify(ctx, d.o.Namespace, token, from)
+func (d *Driver) who(ctx context.Context, token string, from netip.Addr) (string, any, error) {
+	id, err := d.o.API.identify(ctx, d.o.Namespace, token, from, func(claim string) string {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.claims[jail.Name(claim)]
+	})
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	if id.Claim != "" {
 		if _, err := d.Lookup(jail.Name(id.Claim)); err != nil {
-			return "", problem.Wrap(err, problem.NotFound, "it ends by itself", "the pod %s is of no jail of this control plane", id.Pod)
+			return "", nil, problem.Wrap(err, problem.NotFound, "it ends by itself", "the pod %s is of no jail of this control plane", id.Pod)
 		}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.whose[id.UID] = id
-	return id.UID, nil
+	return id.UID, id, nil
 }
 
 // arrived keeps a pod for the jail that it is claimed for, now or later.
 func (d *Driver) arrived(p *shim.Pod) {
 	d.mu.Lock()
-	one := &pod{Pod: p, Identity: d.whose[p.Name()]}
+	one := &pod{Pod: p, Identity: p.About().(Identity)}
+	// The cluster has given the address to another pod: the one before is gone, and what was let through for it is not for this one.
+	if before := d.at[p.Address()]; before != nil && before.Identity.UID != one.Identity.UID {
+		d.o.Log.Warn("a pod is gone, as another one has its address", "pod", before.Identity.Pod, "address", p.Address(), "now", one.Identity.Pod)
+		before.Forget()
+	}
+	d.at[p.Address()] = one
 	of := d.pools[one.Pool]
 	if of == nil {
 		d.pods[one.Sandbox] = one
+		if one.Claim != "" {
+			d.claimed[jail.Name(one.Claim)] = one
+		}
 		d.changed.Broadcast()
 	}
 	d.mu.Unlock()
@@ -247,9 +260,12 @@ func (d *Driver) arrived(p *shim.Pod) {
 		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
+		if d.at[p.Address()] == one {
+			delete(d.at, p.Address())
+		}
 		if d.pods[one.Sandbox] == one {
 			delete(d.pods, one.Sandbox)
-			delete(d.whose, p.Name())
+			delete(d.claimed, jail.Name(one.Claim))
 		}
 	})
 }
@@ -278,6 +294,7 @@ type making struct {
 	jail.Making
 	name jail.Name
 	spec jail.Spec
+	warm bool // pods wait for such jails
 	pod  *pod
 	ends [3]*os.File // of the program
 }
@@ -334,42 +351,47 @@ func (d *Driver) Check(_ context.Context, spec jail.Spec) error {
 
 // await waits until the pod of the claim has connected.
 func (d *Driver) await(ctx context.Context, e *jail.Entry, m *making) error {
-	sandbox, err := d.o.API.claimed(ctx, d.o.Namespace, string(m.name))
-	if err != nil {
-		return err
-	}
-	stop := context.AfterFunc(ctx, func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.changed.Broadcast()
-	})
-	defer stop()
 	looking, enough := context.WithCancel(ctx)
+	var sandbox string
 	var why error // the pod does not come
 	given := false
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		d.watchStuck(looking, sandbox, func(reason error, final bool) {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			why, given = reason, final
-			d.changed.Broadcast()
-		})
-	}()
+	changed := func(change func()) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		change()
+		d.changed.Broadcast()
+	}
+	var looks sync.WaitGroup
+	looks.Go(func() {
+		// A pod that is made for the claim says whose it is when it connects. One that waited has connected before.
+		if !m.warm && !wake.Sleep(looking, stuckAfter) {
+			return
+		}
+		name, err := d.o.API.claimed(looking, d.o.Namespace, string(m.name))
+		if err != nil {
+			changed(func() { why, given = err, looking.Err() == nil })
+			return
+		}
+		changed(func() { sandbox = name })
+		d.watchStuck(looking, name, func(reason error, final bool) { changed(func() { why, given = reason, final }) })
+	})
+	stop := context.AfterFunc(ctx, func() { changed(func() {}) })
 	defer func() {
+		stop()
 		enough()
-		<-watched
+		looks.Wait()
 	}()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for d.pods[sandbox] == nil && ctx.Err() == nil && !given {
+	for {
+		if m.pod = cmp.Or(d.claimed[m.name], d.pods[sandbox]); m.pod != nil {
+			break
+		}
+		if ctx.Err() != nil || given {
+			return fmt.Errorf("wait for the pod of the claim %s: %w", m.name, cmp.Or(why, ctx.Err()))
+		}
 		d.changed.Wait()
 	}
-	if d.pods[sandbox] == nil {
-		return fmt.Errorf("wait for the pod of the Sandbox %s: %w", sandbox, cmp.Or(why, ctx.Err()))
-	}
-	m.pod = d.pods[sandbox]
 	d.jails[m.name] = m.pod
 	m.Jail.Lease.Addr = m.pod.Address()
 	e.Change(func(r *jail.Record) { r.Lease.Addr = m.pod.Address() })
@@ -479,7 +501,12 @@ func (d *Driver) end(ctx context.Context, name jail.Name, why jail.Cause) error 
 
 // ending is the teardown: the same list for close, failure and reaper.
 var ending = []jail.Ending[*Driver]{
-	{Step: jail.StepTerminate, Do: (*Driver).terminate},
+	{Step: jail.StepTerminate, Do: func(d *Driver, ctx context.Context, e *jail.Entry, r jail.Record) error {
+		d.mu.Lock()
+		delete(d.claims, r.Name)
+		d.mu.Unlock()
+		return d.terminate(ctx, e, r)
+	}},
 	{Step: jail.StepStop, Do: func(d *Driver, ctx context.Context, _ *jail.Entry, r jail.Record) error {
 		if r.Spec.Lifetime != jail.LifetimeKeep {
 			return nil

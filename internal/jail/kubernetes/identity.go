@@ -10,7 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/base/wake"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -29,6 +31,11 @@ type Identity struct {
 // Identify says whose pod it is that has connected from an address and shows a token. It goes from the token to the pod, to its Sandbox, and to the
 // claim, and each has to say the same as the one before. The code of a refusal is unauthorized.
 func (a *API) Identify(ctx context.Context, namespace, token string, from netip.Addr) (Identity, error) {
+	return a.identify(ctx, namespace, token, from, func(string) string { return "" })
+}
+
+// identify is Identify. made is the UID of a claim that the caller has made itself and not deleted, or empty: of such a one nobody is asked.
+func (a *API) identify(ctx context.Context, namespace, token string, from netip.Addr, made func(claim string) (uid string)) (Identity, error) {
 	var id Identity
 	refuse := func(format string, args ...any) (Identity, error) {
 		return Identity{}, problem.New(problem.Unauthorized, "only pods that clawjail has made are let in, with the token that they are given", format, args...)
@@ -92,6 +99,13 @@ func (a *API) Identify(ctx context.Context, namespace, token string, from netip.
 	case owner.Kind != "SandboxClaim":
 		return refuse("the Sandbox %s is of no warm pool and of no claim", id.Sandbox)
 	}
+	if uid := made(owner.Name); uid != "" {
+		if uid != owner.UID {
+			return refuse("the Sandbox %s is of an earlier claim %s", id.Sandbox, owner.Name)
+		}
+		id.Claim = owner.Name
+		return id, nil
+	}
 	var claim struct {
 		Meta   Meta `json:"metadata"`
 		Status struct {
@@ -127,14 +141,25 @@ type podIP struct {
 const addressLimit = 2 * time.Second
 
 // addressed is a pod, when its address is known.
-func (a *API) addressed(ctx context.Context, namespace, name string) (podStatus, error) {
-	for end := time.Now().Add(addressLimit); ; {
-		var pod podStatus
-		err := a.ask(ctx, http.MethodGet, object("v1", namespace, "pods", name), nil, &pod)
-		if err != nil || len(pod.Status.IPs) > 0 || time.Now().After(end) || !wake.Sleep(ctx, addressLimit/20) {
-			return pod, err
+func (a *API) addressed(ctx context.Context, namespace, name string) (pod podStatus, err error) {
+	within, cancel := context.WithTimeout(ctx, addressLimit)
+	defer cancel()
+	seen := false
+	err = a.watch(within, resource("v1", namespace, "pods"), name, func(object jsontext.Value, gone bool) (bool, error) {
+		if gone {
+			return false, ErrNotFound
 		}
+		seen, pod = true, podStatus{}
+		err := json.Unmarshal(object, &pod)
+		return len(pod.Status.IPs) > 0, err
+	})
+	switch {
+	case err == nil || ctx.Err() != nil || within.Err() == nil:
+		return pod, err
+	case seen:
+		return pod, nil // it has no address
 	}
+	return pod, ErrNotFound
 }
 
 type tokenReview struct {

@@ -51,6 +51,12 @@ func (c *cluster) api(t *testing.T) *API {
 			_, _ = w.Write([]byte(`{"kind":"TokenReview","status":` + status + `}`))
 			return
 		}
+		if r.URL.Query().Get("watch") != "" {
+			if text, ok := c.objects[r.URL.Path+"/"+strings.TrimPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name=")]; ok {
+				_, _ = w.Write([]byte(`{"type":"ADDED","object":` + text + `}`))
+			}
+			return // API servers end it now and then
+		}
 		text, ok := c.objects[r.URL.Path]
 		if !ok {
 			w.WriteHeader(http.StatusNotFound)
@@ -156,6 +162,7 @@ func TestAPodIsWhoTheAPIServerSays(t *testing.T) {
 		"a name that leads somewhere else": {does: token(`["one"]`, `["../pods/one"]`)},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // some wait for what does not come
 			k := newCluster()
 			if c.does != nil {
 				c.does(k)

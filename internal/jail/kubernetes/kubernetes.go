@@ -18,7 +18,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -53,9 +53,14 @@ func InCluster(getenv func(string) string) (Access, error) {
 
 // API is the API server of a cluster.
 type API struct {
-	access Access
-	client *http.Client
+	access   Access
+	client   *http.Client
+	streams  *http.Client // for answers that last
+	requests atomic.Int64
 }
+
+// Requests counts those that were sent.
+func (a *API) Requests() int64 { return a.requests.Load() }
 
 // NewAPI makes one. Close closes its connections.
 func NewAPI(a Access) (*API, error) {
@@ -67,9 +72,12 @@ func NewAPI(a Access) (*API, error) {
 	if !roots.AppendCertsFromPEM(pem) {
 		return nil, problem.New(problem.BadConfig, "give the certificate of the API server's authority, in PEM", "there is no certificate in %s", a.Authority)
 	}
-	return &API{access: a, client: &http.Client{Timeout: askLimit, Transport: &http.Transport{
+	client := http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute,
-	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}, nil
+	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	asks := client
+	asks.Timeout = askLimit
+	return &API{access: a, client: &asks, streams: &client}, nil
 }
 
 // Close closes connections that nobody uses.
@@ -88,24 +96,9 @@ func (a *API) ask(ctx context.Context, method, path string, in, out any) error {
 		}
 		body = bytes.NewReader(text)
 	}
-	token, err := os.ReadFile(a.access.Token)
+	answer, err := a.send(ctx, a.client, method, path, body)
 	if err != nil {
 		return err
-	}
-	r, err := http.NewRequestWithContext(ctx, method, a.access.Server+path, body)
-	if err != nil {
-		return err
-	}
-	r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
-	if in != nil {
-		r.Header.Set("Content-Type", "application/json")
-		if method == http.MethodPatch {
-			r.Header.Set("Content-Type", "application/merge-patch+json")
-		}
-	}
-	answer, err := a.client.Do(r)
-	if err != nil {
-		return problem.Wrap(cmp.Or(ctx.Err(), err), problem.UpstreamUnreachable, "look whether the API server runs, and at the policies of the network", "the API server of Kubernetes does not answer")
 	}
 	defer func() { _ = answer.Body.Close() }() // it was read
 	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer+1))
@@ -114,16 +107,21 @@ func (a *API) ask(ctx context.Context, method, path string, in, out any) error {
 		return fmt.Errorf("read an answer of the API server: %w", err)
 	case len(text) > maxAnswer:
 		return problem.New(problem.TooLarge, "", "an answer of the API server has more than %d bytes", maxAnswer)
-	case answer.StatusCode == http.StatusNotFound:
-		return ErrNotFound
 	case answer.StatusCode/100 != 2:
-		return refusal(answer.StatusCode, text)
+		return refusalOf(answer.StatusCode, text)
 	}
 	return json.Unmarshal(text, out)
 }
 
-// refusal is what the API server says instead of doing something.
-func refusal(status int, text []byte) error {
+func unanswered(ctx context.Context, err error) error {
+	return problem.Wrap(cmp.Or(ctx.Err(), err), problem.UpstreamUnreachable, "look whether the API server runs, and at the policies of the network", "the API server of Kubernetes does not answer")
+}
+
+// refusalOf is what the API server says instead of doing something.
+func refusalOf(status int, text []byte) error {
+	if status == http.StatusNotFound {
+		return ErrNotFound
+	}
 	var said struct {
 		Message string `json:"message"`
 	}

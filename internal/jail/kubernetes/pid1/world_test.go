@@ -192,14 +192,14 @@ func newWorld(t testing.TB, window time.Duration) *world {
 	w.write("token", []byte(token), 0o644)
 	w.server = shim.NewServer(shim.Options{
 		TLS: side,
-		Who: func(_ context.Context, given string, _ netip.Addr) (string, error) {
+		Who: func(_ context.Context, given string, _ netip.Addr) (string, any, error) {
 			switch given {
 			case token:
-				return "one", nil
+				return "one", nil, nil
 			case "the token of pod two":
-				return "two", nil
+				return "two", nil, nil
 			}
-			return "", problem.New(problem.Unauthorized, "use the token of the pod", "the token is of no pod")
+			return "", nil, problem.New(problem.Unauthorized, "use the token of the pod", "the token is of no pod")
 		},
 		Arrived: func(p *shim.Pod) { w.arrived <- p }, Window: window, Log: slog.New(slog.NewTextHandler(w.log, nil)),
 	})

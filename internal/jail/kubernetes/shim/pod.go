@@ -22,6 +22,7 @@ import (
 // Pod is a pod that is connected, or was until a moment ago.
 type Pod struct {
 	name    string
+	about   any
 	address netip.Addr
 	link    string
 	stream  *link.Stream
@@ -37,6 +38,9 @@ type Pod struct {
 
 // Name is what Options.Who has said.
 func (p *Pod) Name() string { return p.name }
+
+// About is what Options.Who has said about it.
+func (p *Pod) About() any { return p.about }
 
 // Address is where it has connected from.
 func (p *Pod) Address() netip.Addr { return p.address }

@@ -43,8 +43,10 @@ type Options struct {
 	TLS *tls.Config
 	// Who says which pod a token and an address belong to. An error of it is told to the pod. It refuses pods in which programs have run and
 	// that this server does not have any more: those have the token, too.
-	Who func(ctx context.Context, token string, from netip.Addr) (pod string, err error)
-	// Arrived is told of a pod that has connected, before anything is asked of it. It does not wait.
+	// What it says about the pod besides is kept with that.
+	Who func(ctx context.Context, token string, from netip.Addr) (pod string, about any, err error)
+	// Arrived is told of a pod that has connected, before anything is asked of it, and of one that connects again after that. It does not wait, nor
+	// ask the server for anything.
 	Arrived func(*Pod)
 	// Window is how long a pod whose connection broke is waited for.
 	Window time.Duration
@@ -174,11 +176,11 @@ func (s *Server) admit(conn net.Conn, hello Hello, from netip.Addr) (*Pod, uint6
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, whoLimit)
 	defer cancel()
-	who, err := s.o.Who(ctx, hello.Token, from)
+	who, about, err := s.o.Who(ctx, hello.Token, from)
 	if err != nil {
 		return nil, 0, err
 	}
-	p, err := s.pod(who, hello, from)
+	p, err := s.pod(who, about, hello, from)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -194,7 +196,7 @@ func lost(err error) error {
 }
 
 // pod is the one that a connection goes on with, or a new one.
-func (s *Server) pod(who string, hello Hello, from netip.Addr) (*Pod, error) {
+func (s *Server) pod(who string, about any, hello Hello, from netip.Addr) (*Pod, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if hello.Link != "" {
@@ -213,7 +215,7 @@ func (s *Server) pod(who string, hello Hello, from netip.Addr) (*Pod, error) {
 	if err := s.ctx.Err(); err != nil {
 		return nil, problem.New(problem.ShuttingDown, "try again", "the control plane ends")
 	}
-	p := &Pod{name: who, address: from, link: rand.Text(), stream: link.New(s.o.Window), done: make(chan struct{}), working: &s.working}
+	p := &Pod{name: who, about: about, address: from, link: rand.Text(), stream: link.New(s.o.Window), done: make(chan struct{}), working: &s.working}
 	session, err := yamux.Client(p.stream, Session(0), nil)
 	if err != nil {
 		return nil, errors.Join(err, p.stream.Close())
@@ -231,6 +233,6 @@ func (s *Server) pod(who string, hello Hello, from netip.Addr) (*Pod, error) {
 		s.mu.Unlock()
 		close(p.done)
 	})
-	s.working.Go(func() { s.o.Arrived(p) })
+	s.o.Arrived(p) // with the lock: of two connections of a pod the second is told of last
 	return p, nil
 }

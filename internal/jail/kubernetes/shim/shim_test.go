@@ -49,11 +49,11 @@ func newWorld(t *testing.T, window time.Duration) *world {
 	w := &world{t: t, arrived: make(chan *Pod, 64), pin: pin}
 	w.server = NewServer(Options{
 		TLS: side,
-		Who: func(_ context.Context, token string, _ netip.Addr) (string, error) {
+		Who: func(_ context.Context, token string, _ netip.Addr) (string, any, error) {
 			if name, ok := strings.CutPrefix(token, "token of "); ok {
-				return name, nil
+				return name, nil, nil
 			}
-			return "", problem.New(problem.Unauthorized, "use the token of the pod", "the token is of no pod")
+			return "", nil, problem.New(problem.Unauthorized, "use the token of the pod", "the token is of no pod")
 		},
 		Arrived: func(p *Pod) { w.arrived <- p }, Window: window, Log: slog.New(slog.DiscardHandler),
 	})
