@@ -292,7 +292,11 @@ func (w *world) start(c container, prepare func(first jail.Process)) *started {
 	if prepare != nil {
 		prepare(jail.Process{PID: cmd.Process.Pid})
 	}
-	if err := errors.Join(json.NewEncoder(in).Encode(c), in.Close()); err != nil {
+	err = json.NewEncoder(in).Encode(c)
+	if closed := in.Close(); !errors.Is(closed, os.ErrClosed) { // a pod may have ended by now, and Wait closes it, too
+		err = errors.Join(err, closed)
+	}
+	if err != nil {
 		w.t.Fatal(err)
 	}
 	return s
