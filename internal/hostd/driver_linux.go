@@ -117,7 +117,7 @@ func OpenContainers(c config.Config, id jail.Installation, o ContainerOptions) (
 // Uninstall removes what all jails of an installation share. It refuses while there are jails.
 func Uninstall(ctx context.Context, c config.Config, id jail.Installation, pool *jail.Pool) error {
 	if c.Kubernetes.On() {
-		return nil // what pools have made goes with their namespace
+		return leaveCluster(ctx, c, id)
 	}
 	o := linux.Options{Installation: id, RunDir: c.RunDir, DataDir: c.DataDir, Gateway: pool.Gateway()}
 	limiter, err := linux.NewLimiter(o)

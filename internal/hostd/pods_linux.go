@@ -1,6 +1,7 @@
 package hostd
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -30,11 +31,9 @@ const addressLimit = 10 * time.Second
 // assemblePods makes the driver of jails that are pods.
 func assemblePods(ctx context.Context, c config.Config, id jail.Installation, log *slog.Logger) (_ Parts, err error) {
 	k := c.Kubernetes
-	access := kubernetes.Access{Server: k.Server, Authority: k.Authority, Token: k.Token}
-	if k.Server == "" {
-		if access, err = kubernetes.InCluster(os.Getenv); err != nil {
-			return Parts{}, err
-		}
+	access, err := accessOf(k)
+	if err != nil {
+		return Parts{}, err
 	}
 	server, err := serverAddress(ctx, access.Server)
 	if err != nil {
@@ -106,12 +105,29 @@ func assemblePods(ctx context.Context, c config.Config, id jail.Installation, lo
 	}, nil
 }
 
-// nodeOf is the name that this control plane has in the cluster.
-func nodeOf(c config.Config, id jail.Installation) string {
-	if c.Node != "" {
-		return c.Node
+// accessOf is how the API server is reached.
+func accessOf(k config.Kubernetes) (kubernetes.Access, error) {
+	if k.Server == "" {
+		return kubernetes.InCluster(os.Getenv)
 	}
-	return string(id)
+	return kubernetes.Access{Server: k.Server, Authority: k.Authority, Token: k.Token}, nil
+}
+
+// nodeOf is the name that this control plane has in the cluster.
+func nodeOf(c config.Config, id jail.Installation) string { return cmp.Or(c.Node, string(id)) }
+
+// leaveCluster has the cluster delete what an installation has made there, but for the volumes of agents.
+func leaveCluster(ctx context.Context, c config.Config, id jail.Installation) error {
+	access, err := accessOf(c.Kubernetes)
+	if err != nil {
+		return err
+	}
+	api, err := kubernetes.NewAPI(access)
+	if err != nil {
+		return err
+	}
+	defer api.Close()
+	return api.Leave(ctx, c.Kubernetes.Namespace, nodeOf(c, id))
 }
 
 // serverAddress is where the API server is.

@@ -271,7 +271,11 @@ func TestWhatAControlPlaneHasMadeGoesWithIt(t *testing.T) {
 			o.Node, o.Absence, o.Warm, o.PoolIdle = node, 6*time.Second, 1, 8*time.Second
 		}
 	}
-	first := newDriver(t, c, "several", absent("first"))
+	var options kubernetes.Options
+	first := newDriver(t, c, "several", func(o *kubernetes.Options) {
+		absent("first")(o)
+		options = *o
+	})
 	s := jailtest.Subject{Driver: first, Template: "busybox"}
 	j := jailtest.Start(t, s, s.Spec("exec cat"))
 	out := bufio.NewReader(j.Stdio.Out)
@@ -339,6 +343,15 @@ func TestWhatAControlPlaneHasMadeGoesWithIt(t *testing.T) {
 		}
 		return err
 	})
+	// One that only looks, as clawjail reap does where no host daemon runs, takes nothing away.
+	idle, err := kubernetes.New(t.Context(), options)
+	c.must(err)
+	_, err = idle.Reap(t.Context(), jail.ReapOptions{DryRun: true})
+	c.must(errors.Join(err, idle.Leave(t.Context())))
+	idle.Close()
+	if made := of("first"); !strings.Contains(made, "sandboxwarmpool") || c.kubectl("", "-n", "several", "get", "lease", "clawjail-first", "-o", "name") == "" {
+		t.Errorf("of the first one there is %q", made)
+	}
 	c.must(first.Leave(t.Context()))
 	c.until("that nothing is left", []string{"kube-controller-manager"}, func() error {
 		if left := of("first"); left != "" {

@@ -20,7 +20,8 @@ const enforceLimit = 10 * time.Second
 // confined has a pod confine its programs and say how they are confined. A pod that says anything else than was declared never runs one.
 func (d *Driver) confined(ctx context.Context, p *pod, spec jail.Spec) error {
 	profile := ProfileFor(spec)
-	report, err := p.Prepare(ctx, shim.Prepare{Profile: profile, Probes: d.o.Probes, Sandbox: spec.Kind == jail.KindBrowser})
+	how := shim.Prepare{Profile: profile, Probes: d.o.Probes, Sandbox: spec.Kind == jail.KindBrowser}
+	report, err := p.Prepare(ctx, how)
 	if err != nil {
 		return err
 	}
@@ -29,7 +30,7 @@ func (d *Driver) confined(ctx context.Context, p *pod, spec jail.Spec) error {
 		if !wake.Sleep(ctx, enforceLimit/20) {
 			return ctx.Err()
 		}
-		if report, err = p.Prepare(ctx, shim.Prepare{Profile: profile, Probes: d.o.Probes, Sandbox: spec.Kind == jail.KindBrowser}); err != nil {
+		if report, err = p.Prepare(ctx, how); err != nil {
 			return err
 		}
 	}

@@ -15,10 +15,8 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-const (
-	// maxWarmPools bounds the pools in which pods wait: each caller that wants other limits has one of its own.
-	maxWarmPools = 8
-)
+// maxWarmPools bounds the pools in which pods wait: each caller that wants other limits has one of its own.
+const maxWarmPools = 8
 
 // pool is what jails that are alike have in common: a template and a pool of the cluster, in which pods may wait.
 type pool struct {

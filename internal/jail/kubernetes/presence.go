@@ -45,7 +45,7 @@ type leaseSpec struct {
 	Renewed string `json:"renewTime"` // with microseconds, as the API server wants it
 }
 
-func (d *Driver) leaseName() string { return "clawjail-" + d.o.Node }
+func leaseName(node string) string { return "clawjail-" + node }
 
 // owners are whom everything belongs to that is made now: the lease, which is made first.
 func (d *Driver) owners(ctx context.Context) ([]Owner, error) {
@@ -58,7 +58,7 @@ func (d *Driver) owners(ctx context.Context) ([]Owner, error) {
 			return nil, fmt.Errorf("say that this control plane is there: %w", err)
 		}
 	}
-	return []Owner{{APIVersion: leaseGroup, Kind: "Lease", Name: d.leaseName(), UID: uid}}, nil
+	return []Owner{{APIVersion: leaseGroup, Kind: "Lease", Name: leaseName(d.o.Node), UID: uid}}, nil
 }
 
 // renew says that this control plane is there.
@@ -66,14 +66,14 @@ func (d *Driver) renew(ctx context.Context) (uid string, err error) {
 	spec := leaseSpec{Holder: d.o.Node, Seconds: int(d.o.Absence.Seconds()), Renewed: d.o.Now().UTC().Format("2006-01-02T15:04:05.000000Z07:00")}
 	var got lease
 	patch := func() error {
-		return d.o.API.ask(ctx, http.MethodPatch, object(leaseGroup, d.o.Namespace, "leases", d.leaseName()), map[string]any{"spec": spec}, &got)
+		return d.o.API.ask(ctx, http.MethodPatch, object(leaseGroup, d.o.Namespace, "leases", leaseName(d.o.Node)), map[string]any{"spec": spec}, &got)
 	}
 	err = patch()
 	if errors.Is(err, ErrNotFound) {
 		labels := d.labels()
 		labels[labelManaged] = managed
 		err = d.o.API.ask(ctx, http.MethodPost, resource(leaseGroup, d.o.Namespace, "leases"),
-			lease{APIVersion: leaseGroup, Kind: "Lease", Meta: Meta{Name: d.leaseName(), Labels: labels}, Spec: spec}, &got)
+			lease{APIVersion: leaseGroup, Kind: "Lease", Meta: Meta{Name: leaseName(d.o.Node), Labels: labels}, Spec: spec}, &got)
 	}
 	if problem.CodeOf(err) == problem.Conflict { // another jail was faster
 		err = patch()
@@ -94,9 +94,20 @@ func (d *Driver) renew(ctx context.Context) (uid string, err error) {
 	return got.Meta.UID, nil
 }
 
-// Leave has the cluster delete everything that this control plane has made there.
+// Leave has the cluster delete everything that this process has made there, if it has said that it is there. One that only looks changes nothing.
 func (d *Driver) Leave(ctx context.Context) error {
-	err := d.o.API.ask(ctx, http.MethodDelete, object(leaseGroup, d.o.Namespace, "leases", d.leaseName()),
+	d.mu.Lock()
+	uid := d.presence.uid
+	d.mu.Unlock()
+	if uid == "" {
+		return nil
+	}
+	return d.o.API.Leave(ctx, d.o.Namespace, d.o.Node)
+}
+
+// Leave has the cluster delete everything in a namespace that a control plane has made there, by its name.
+func (a *API) Leave(ctx context.Context, namespace, node string) error {
+	err := a.ask(ctx, http.MethodDelete, object(leaseGroup, namespace, "leases", leaseName(node)),
 		map[string]any{"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}, &struct{}{})
 	if errors.Is(err, ErrNotFound) {
 		return nil
@@ -123,7 +134,7 @@ func (d *Driver) lookForOthers(ctx context.Context) error {
 	var errs []error
 	for _, l := range list.Items {
 		name := l.Meta.Name
-		if name == d.leaseName() || !strings.HasPrefix(name, "clawjail-") {
+		if name == leaseName(d.o.Node) || !strings.HasPrefix(name, "clawjail-") {
 			continue
 		}
 		now := time.Now() // of the clock that does not jump

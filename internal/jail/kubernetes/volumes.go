@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -85,5 +84,5 @@ func folders(spec jail.Spec) (out []string) {
 			out = append(out, m.Target+"/"+name)
 		}
 	}
-	return slices.Clip(out)
+	return out
 }

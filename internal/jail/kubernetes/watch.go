@@ -21,7 +21,7 @@ import (
 const watchAgain = 100 * time.Millisecond
 
 // watch follows one object of a kind, by one request where the API server does not end it, until see says that it is enough, or the context ends.
-// It is shown as it is first. gone is one that has been deleted, or that is not there and is shown as null.
+// It is shown as it is first, if it is there. gone is one that is deleted now.
 func (a *API) watch(ctx context.Context, path, name string, see func(object jsontext.Value, gone bool) (enough bool, err error)) error {
 	query := url.Values{"watch": {"true"}, "fieldSelector": {"metadata.name=" + name}}
 	for {
