@@ -33,14 +33,15 @@ func (a *agent) adopt(ctx context.Context, w wanted) error {
 	}
 	a.k.mu.Lock()
 	a.adopted = true
+	stale := a.declared.Generation != w.Generation
 	if mine != nil { // in the same moment: of an agent that was adopted, sweep ends every jail but this one
 		a.status.Jail, a.status.Addr, a.status.PID, a.status.Since, a.made = mine.Name, mine.Lease.Addr, mine.PID, mine.Created, last.Generation
 		a.k.changed()
 	}
-	if current {
+	if current && !stale {
 		a.status.Restarts, a.status.Crashes, a.status.Exit = last.Restarts, last.Crashes, last.Exit
 	}
-	if mine == nil && wanted && last.Exit != nil && !startsAgain(w.Restart, *last.Exit, w.Spec.Limits) {
+	if mine == nil && wanted && !stale && last.Exit != nil && !startsAgain(w.Restart, *last.Exit, w.Spec.Limits) {
 		a.rest = true // it has ended since the host was started, and stays so
 	}
 	a.k.mu.Unlock()

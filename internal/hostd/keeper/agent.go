@@ -91,7 +91,7 @@ func (a *agent) declare(kept jail.Kept, token string) (seq uint64, gone <-chan s
 	}
 	next := declaration{Kept: kept, Generation: old.Generation, Containers: old.Containers || kept.Spec.Image != ""}
 	same := !blank && sameSpec(old.Spec, kept.Spec)
-	if !same {
+	if !same || old.Stopped && !kept.Stopped { // how the run before ended says nothing about this one
 		next.Generation++
 	}
 	untouched := same && old.Restart == kept.Restart && old.Revision == kept.Revision && old.Stopped == kept.Stopped

@@ -523,3 +523,64 @@ func TestStartsOfATenantDoNotHoldUpAnothers(t *testing.T) {
 		t.Errorf("%d starts of one tenant work, want one of two", n)
 	}
 }
+
+// The end of a run may be told of after something else was declared, or wanted anew.
+func TestTheEndOfAnEarlierRunSaysNothingAboutTheNext(t *testing.T) {
+	for _, made := range []uint64{1, 2} {
+		f := newFixture(t, nil)
+		d := declaration{Kept: kept("bot", ""), Generation: 2}
+		d.Restart = jail.RestartOnFailure
+		a := newAgent(f.k, d)
+		a.made = made
+		a.ended(jail.Exit{Cause: jail.CauseExited})
+		if !a.doomed || a.status.Exit == nil || a.rest != (made == 2) {
+			t.Errorf("after the end of generation %d, rest is %v", made, a.rest)
+		}
+		a.rest = false
+		a.ended(jail.Exit{Code: 3, Cause: jail.CauseExited})
+		if again := made == 2; a.rest || (a.status.Restarts == 1) != again || a.due.IsZero() == again {
+			t.Errorf("after the failure of generation %d, it was restarted %d times, and is due %v", made, a.status.Restarts, a.due)
+		}
+	}
+}
+
+func TestOneThatIsStartedAfterAStopStartsAlsoWithTheNextHostDaemon(t *testing.T) {
+	full := false
+	f := newFixture(t, func(f *fixture) {
+		f.change = func(o *Options) {
+			o.Room = func() error {
+				if full {
+					return problem.New(problem.PoolExhausted, "", "there is no room")
+				}
+				return nil
+			}
+		}
+	})
+	counter := filepath.Join(f.dir, "runs")
+	k := kept("bot", "echo run >>"+counter)
+	k.Restart = jail.RestartOnFailure
+	again := func(what, runs string) {
+		t.Helper()
+		f.eventually(t, "bot", what, func(s jail.KeptStatus) bool { return s.Phase == jail.PhaseEnded && s.Jail == "" })
+		if data, _ := os.ReadFile(counter); string(data) != runs {
+			t.Errorf("%s, it ran %q", what, data)
+		}
+	}
+	f.keep(t, k, token)
+	again("ended", "run\n")
+	f.stop(true)
+	f.start()
+	again("ended before", "run\n")
+	k.Stopped = true
+	f.keep(t, k, "")
+	f.stop(true)
+	full, k.Stopped = true, false
+	f.start()
+	if err := f.k.Keep(t.Context(), k, ""); problem.CodeOf(err) != problem.PoolExhausted {
+		t.Fatalf("got %v", err)
+	}
+	f.stop(true)
+	full = false
+	f.start()
+	again("started after a stop", "run\nrun\n")
+}

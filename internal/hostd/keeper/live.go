@@ -305,20 +305,23 @@ func (a *agent) leaveJail() {
 	}
 }
 
-// ended decides what follows the end of a program. The jail itself is ended next.
+// ended decides what follows the end of a program. The jail itself is ended next. The end of a program that is not wanted
+// any more says nothing about the one that is.
 func (a *agent) ended(x jail.Exit) {
 	a.k.mu.Lock()
 	a.noteExit(x)
 	a.doomed = true
-	ran := max(a.k.Now().Sub(a.status.Since), 0)
-	if startsAgain(a.declared.Restart, x, a.declared.Spec.Limits) {
+	switch {
+	case a.made != a.declared.Generation:
+	case startsAgain(a.declared.Restart, x, a.declared.Spec.Limits):
+		ran := max(a.k.Now().Sub(a.status.Since), 0)
 		a.pause = a.k.pauseAfter(a.pause, ran)
 		a.due = a.k.Now().Add(a.pause)
 		a.status.Restarts++
 		if a.status.Crashes++; ran >= a.k.Steady {
 			a.status.Crashes = 0
 		}
-	} else {
+	default:
 		a.rest, a.status.Crashes = true, 0
 	}
 	r := run{Jail: a.status.Jail, Generation: a.made, Boot: a.k.Boot, Restarts: a.status.Restarts, Crashes: a.status.Crashes, Exit: &x}
