@@ -43,7 +43,7 @@ type Browser struct {
 	opening   chan struct{} // holds a token while the current tab is looked for or made
 	documents atomic.Uint64 // counts the documents of all tabs
 	folder    folder
-	network   netProcess
+	network   jarMark
 	// attendance is about the dialogs of pages that DevTools clients drive.
 	attendance *attendance
 	media      media
@@ -62,7 +62,7 @@ func Open(ctx context.Context, conn *cdp.Conn) (*Browser, error) {
 	if err != nil {
 		return nil, explain(err, "open the browser")
 	}
-	b := &Browser{conn: conn, now: time.Now, opening: make(chan struct{}, 1), emptying: make(chan struct{}, 1), network: netProcess{starting: make(chan struct{}, 1)},
+	b := &Browser{conn: conn, now: time.Now, opening: make(chan struct{}, 1), emptying: make(chan struct{}, 1), network: jarMark{marking: make(chan struct{}, 1)},
 		attendance: newAttendance(), version: Version{
 			Product:   bounded(version.Product, maxText),
 			UserAgent: bounded(version.UserAgent, maxText),

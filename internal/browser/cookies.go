@@ -19,15 +19,17 @@ type inContext struct {
 	BrowserContextID string `json:"browserContextId,omitempty"`
 }
 
-// Contexts are the ids of the browser contexts beside the default one. Each has a jar of its own.
+// Contexts are the ids of the browser contexts beside the default one, without those that are hidden. Each has a jar of its own.
 func (b *Browser) Contexts(ctx context.Context) ([]string, error) {
 	result, err := cdp.Do(ctx, b.conn.Browser(), target.GetBrowserContexts, protocol.Empty{})
 	if err != nil {
 		return nil, explain(err, "list the contexts")
 	}
-	out := make([]string, len(result.BrowserContextIDs))
-	for n, id := range result.BrowserContextIDs {
-		out[n] = string(id)
+	out := make([]string, 0, len(result.BrowserContextIDs))
+	for _, id := range result.BrowserContextIDs {
+		if !b.hiddenContext(string(id)) {
+			out = append(out, string(id))
+		}
 	}
 	return out, nil
 }

@@ -112,15 +112,9 @@ func (b *Browser) ReapplyDownloads(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, downloadTimeout)
 	defer cancel()
-	contexts := []string{""}
 	others, listErr := b.Contexts(ctx)
-	for _, id := range others[:min(len(others), maxContexts)] {
-		if !b.hiddenContext(id) {
-			contexts = append(contexts, id)
-		}
-	}
 	errs := []error{listErr}
-	for _, id := range contexts {
+	for _, id := range append([]string{""}, others[:min(len(others), maxContexts)]...) {
 		// A context may have gone since it was listed; the default one does not go.
 		if err := b.saveTo(ctx, id, devtools.SetDownloadBehaviorBehaviorAllowAndName, path); err != nil && id == "" {
 			errs = append(errs, err)

@@ -43,8 +43,11 @@ type hiddenPage struct {
 	tools   runtime.RemoteObjectID // what filesScript returned
 }
 
-// hiddenContext says whether a browser context is one of a hidden page, also for a while after its end.
+// hiddenContext says whether a browser context is one of a hidden page, also for a while after its end, or that of the mark.
 func (b *Browser) hiddenContext(id string) bool {
+	if mark, _, _ := b.network.state(); id != "" && id == mark {
+		return true
+	}
 	b.folder.mu.Lock()
 	defer b.folder.mu.Unlock()
 	return id != "" && slices.Contains(b.folder.hidden, id)

@@ -2,57 +2,54 @@ package browser
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
-	protocol "github.com/chromedp/cdproto/cdp"
-	"github.com/chromedp/cdproto/systeminfo"
+	"github.com/chromedp/cdproto/target"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-const (
-	// networkType is what SystemInfo.getProcessInfo calls the process that has the cookies and makes the connections:
-	// the name of its service in services/network/public/mojom/network_service.mojom.
-	networkType = "network.mojom.NetworkService"
-	// jarAnswer bounds one question to the jar: a process that dies while it is asked does not answer.
-	jarAnswer = 5 * time.Second
-	// listedTries and listedPause bound how long a process that answers may be missing in the browser's list.
-	listedTries, listedPause = 5, 50 * time.Millisecond
-)
+// jarAnswer bounds one question to a jar: a process that dies while it is asked does not answer.
+const jarAnswer = 5 * time.Second
 
-// netProcess is the process that has the cookies, as it was when it was first asked for.
-type netProcess struct {
-	mu        sync.Mutex
-	starting  chan struct{} // holds a token while it is looked for
-	known     bool
-	processes []int64 // one, or none where the browser itself makes the connections
-	lost      bool
+// jarMark is what is known of the process that makes the connections and has the jars of all contexts in its memory.
+type jarMark struct {
+	marking chan struct{} // holds a token while the jar is marked
+	mu      sync.Mutex
+	context string // of our own, with a cookie that no page sees, in the jar of the first process
+	marked  bool
+	lost    bool
 }
 
-// Network says whether the cookies are still those of the first call. All jars of a browser are in the memory of one
-// process. When that process ends, Chromium starts another one with empty jars, and says so to nobody. The code is
-// cookies_lost then, and stays so.
+// Network says whether the cookies are still those of the first call. When Chromium's network process ends, Chromium
+// starts another one with empty jars, and says so to nobody. The code is cookies_lost then, and stays so.
 //
-// A connection that was made before a call which returns nil was made with the jars of the first call: a new process
-// makes connections only after the browser has listed it.
+// A connection that was made before a call which returns nil was made with the jars of the first call: the process that
+// answers has the mark, and another one is started only after it has ended.
 func (b *Browser) Network(ctx context.Context) error {
 	n := &b.network
-	known, first, lost := n.state()
+	id, marked, lost := n.state()
 	if lost {
 		return cookiesLost()
 	}
-	if !known {
-		return b.firstNetwork(ctx)
+	if !marked {
+		return explain(b.markJar(ctx), "mark the cookies")
 	}
-	now, err := b.networkProcesses(ctx)
+	var count int
+	err := untilAnswered(ctx, func(ctx context.Context) error {
+		jar, err := b.Cookies(ctx, id)
+		count = len(jar)
+		cookies.Wipe(jar)
+		return err
+	})
 	if err != nil {
-		return explain(err, "look for the process that has the cookies")
+		return err
 	}
-	if slices.Equal(first, now) {
+	if count > 0 {
 		return nil
 	}
 	n.mu.Lock()
@@ -61,79 +58,57 @@ func (b *Browser) Network(ctx context.Context) error {
 	return cookiesLost()
 }
 
-func (n *netProcess) state() (known bool, processes []int64, lost bool) {
+func (n *jarMark) state() (context string, marked, lost bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.known, n.processes, n.lost
+	return n.context, n.marked, n.lost
 }
 
-// firstNetwork waits until the process is there, and remembers it.
-func (b *Browser) firstNetwork(ctx context.Context) error {
+// markJar makes a context and puts a cookie into its jar.
+func (b *Browser) markJar(ctx context.Context) error {
 	n := &b.network
-	release, err := hold(ctx, n.starting)
+	release, err := hold(ctx, n.marking)
 	if err != nil {
-		return explain(err, "look for the process that has the cookies")
-	}
-	defer release()
-	if known, _, _ := n.state(); known {
-		return nil
-	}
-	// Chromium starts the process when it is first needed.
-	if err := b.askJar(ctx); err != nil {
 		return err
 	}
-	var found []int64
-	for range listedTries {
-		if found, err = b.networkProcesses(ctx); err != nil {
-			return explain(err, "look for the process that has the cookies")
+	defer release()
+	id, marked, _ := n.state()
+	if marked {
+		return nil
+	}
+	if id == "" {
+		made, err := cdp.DoSeen(ctx, b.conn.Browser(), target.CreateBrowserContext, target.CreateBrowserContextParams{},
+			func(made target.CreateBrowserContextResult) {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				n.context = string(made.BrowserContextID)
+			})
+		if err != nil {
+			return err
 		}
-		if len(found) > 0 {
-			break
-		}
-		pause := time.NewTimer(listedPause)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			return explain(context.Cause(ctx), "look for the process that has the cookies")
-		}
+		id = string(made.BrowserContextID)
+	}
+	mark := []cookies.Cookie{{Name: "mark", Value: secret.New([]byte("1")), Domain: "mark.invalid", Path: "/", Expires: cookies.Session, Session: true}}
+	if err := untilAnswered(ctx, func(ctx context.Context) error { return b.SetCookies(ctx, id, mark) }); err != nil {
+		return err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.known, n.processes = true, found
+	n.marked = true
 	return nil
 }
 
-// askJar waits until a jar answers.
-func (b *Browser) askJar(ctx context.Context) error {
+// untilAnswered asks a jar again when there was no answer in time.
+func untilAnswered(ctx context.Context, ask func(context.Context) error) error {
 	for {
 		asking, cancel := context.WithTimeout(ctx, jarAnswer)
-		jar, err := b.Cookies(asking, "")
+		err := ask(asking)
 		late := asking.Err() != nil
 		cancel()
-		if err == nil {
-			cookies.Wipe(jar)
-			return nil
-		}
-		if !late || ctx.Err() != nil {
+		if err == nil || !late || ctx.Err() != nil {
 			return err
 		}
 	}
-}
-
-func (b *Browser) networkProcesses(ctx context.Context) ([]int64, error) {
-	result, err := cdp.Do(ctx, b.conn.Browser(), systeminfo.GetProcessInfo, protocol.Empty{})
-	if err != nil {
-		return nil, err
-	}
-	var out []int64
-	for _, p := range result.ProcessInfo {
-		if p != nil && p.Type == networkType {
-			out = append(out, p.ID)
-		}
-	}
-	slices.Sort(out)
-	return out, nil
 }
 
 func cookiesLost() error {

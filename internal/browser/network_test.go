@@ -3,7 +3,6 @@
 package browser
 
 import (
-	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -14,6 +13,7 @@ import (
 
 	protocol "github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/systeminfo"
+	"github.com/chromedp/cdproto/target"
 
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -97,8 +97,8 @@ func TestNoRequestPassesWithoutTheCookiesThatWereThere(t *testing.T) {
 		}
 		defer func() {
 			if t.Failed() {
-				known, processes, lost := b.network.state()
-				t.Logf("%d came with the cookie, %d without, %d were refused; known %v, processes %v, lost %v", s.known.Load(), s.strangers.Load(), s.refused.Load(), known, processes, lost)
+				_, marked, lost := b.network.state()
+				t.Logf("%d came with the cookie, %d without, %d were refused; marked %v, lost %v", s.known.Load(), s.strangers.Load(), s.refused.Load(), marked, lost)
 			}
 		}()
 		do[Result](t, b, Navigate{URL: site + "/in"})
@@ -118,7 +118,7 @@ func TestNoRequestPassesWithoutTheCookiesThatWereThere(t *testing.T) {
 		}
 
 		// A page that was fetched now may not set the cookie anew: only its beats are to be seen.
-		if n := kill(t, b, networkType); n != 1 {
+		if n := kill(t, b, "network.mojom.NetworkService"); n != 1 {
 			t.Fatalf("there are %d network processes", n)
 		}
 		testenv.Eventually(t, 10*time.Second, func() bool { return s.refused.Load() > 20 }, "the page goes on as a stranger, and is refused")
@@ -133,21 +133,29 @@ func TestNoRequestPassesWithoutTheCookiesThatWereThere(t *testing.T) {
 	})
 }
 
-// Many who ask first get one answer.
-func TestTheProcessWithTheCookiesIsLookedForOnce(t *testing.T) {
+// Many who ask first make one mark, which nobody else sees.
+func TestTheCookiesAreMarkedOnce(t *testing.T) {
 	b := open(t, Shell, deadAddress(t))
-	var all sync.WaitGroup
+	var asking sync.WaitGroup
 	errs := make([]error, 20)
 	for n := range errs {
-		all.Go(func() { errs[n] = b.Network(within(t, 15*time.Second)) })
+		asking.Go(func() { errs[n] = b.Network(within(t, 15*time.Second)) })
 	}
-	all.Wait()
+	asking.Wait()
 	for _, err := range errs {
 		if err != nil {
 			t.Error(err)
 		}
 	}
-	if known, processes, lost := b.network.state(); !known || len(processes) != 1 || lost {
-		t.Errorf("got %v", fmt.Sprint(known, processes, lost))
+	all, err := cdp.Do(within(t, 5*time.Second), b.conn.Browser(), target.GetBrowserContexts, protocol.Empty{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, marked, lost := b.network.state()
+	if len(all.BrowserContextIDs) != 1 || string(all.BrowserContextIDs[0]) != id || !marked || lost || !b.HiddenContext(id) {
+		t.Errorf("there are the contexts %v, the mark is in %q: %v, lost %v", all.BrowserContextIDs, id, marked, lost)
+	}
+	if shown, err := b.Contexts(within(t, 5*time.Second)); err != nil || len(shown) != 0 {
+		t.Errorf("others see the contexts %v, %v", shown, err)
 	}
 }
