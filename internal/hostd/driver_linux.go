@@ -12,10 +12,6 @@ import (
 	"github.com/clawjail/clawjail/internal/jail/linux"
 )
 
-// stageDirVariable says where programs that join a running jail are staged: an absolute path inside the jail. It is root's
-// environment that counts, not that of whoever starts the program.
-const stageDirVariable = "CLAWJAIL_STAGE_DIR"
-
 // Assemble makes this host's driver out of its five parts. The records of the journal have claimed their leases
 // in the pool before Parts.Start is called.
 func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *jail.Pool, log *slog.Logger) (_ Parts, err error) {

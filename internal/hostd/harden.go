@@ -17,6 +17,10 @@ const (
 	memoryLimit = 48 << 20
 )
 
+// stageDirVariable says where programs that join a running jail are staged: an absolute path inside the jail. It is root's
+// environment that counts, not that of whoever starts the program.
+const stageDirVariable = "CLAWJAIL_STAGE_DIR"
+
 // Harden gives the process what it starts with by itself, whoever started it: an environment without surprises, no
 // files for others, no core dumps, the root as its folder, and no descriptor that a jail could inherit. It is for a
 // process that is nothing but the host daemon, and is called first.
@@ -25,7 +29,7 @@ func Harden() error {
 	debug.SetMemoryLimit(memoryLimit)
 	unix.Umask(0o077)
 	keep := map[string]string{"PATH": searchPath}
-	for _, name := range []string{"NOTIFY_SOCKET", "TZ"} {
+	for _, name := range []string{"NOTIFY_SOCKET", "TZ", stageDirVariable, "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"} {
 		if v, ok := os.LookupEnv(name); ok {
 			keep[name] = v
 		}

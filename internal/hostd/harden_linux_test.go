@@ -53,14 +53,14 @@ func TestAHardenedProcessBringsNothingAlong(t *testing.T) {
 	defer r.Close()
 	defer w.Close()
 	cmd := exec.Command(self, "3")
-	cmd.Env = []string{helperVariable + "=hardened", "NOTIFY_SOCKET=@x", "LD_PRELOAD_X=/evil.so", "PATH=/tmp/evil"}
+	cmd.Env = []string{helperVariable + "=hardened", "NOTIFY_SOCKET=@x", "CLAWJAIL_STAGE_DIR=/stage", "KUBERNETES_SERVICE_HOST=10.0.0.1", "LD_PRELOAD_X=/evil.so", "PATH=/tmp/evil"}
 	cmd.ExtraFiles = []*os.File{w}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	got := string(out)
-	for _, want := range []string{"cloexec=true", "dumpable=0", "core=1", "dir=/ ", "umask=077", "NOTIFY_SOCKET=@x", "PATH=" + searchPath} {
+	for _, want := range []string{"cloexec=true", "dumpable=0", "core=1", "dir=/ ", "umask=077", "NOTIFY_SOCKET=@x", "CLAWJAIL_STAGE_DIR=/stage", "KUBERNETES_SERVICE_HOST=10.0.0.1", "PATH=" + searchPath} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s is missing in %s", want, got)
 		}
