@@ -68,7 +68,15 @@ func (p *program) client() (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.New(base, key), nil
+	return p.clientOf(c, base, key), nil
+}
+
+// clientOf is a client of a control plane: this machine's own, unless the environment names one.
+func (p *program) clientOf(c config.Config, base *url.URL, key string) *client.Client {
+	if _, set := p.lookupEnv(urlVariable); set || !c.TLS.Set() {
+		return client.New(base, key)
+	}
+	return client.NewOwn(base, key, c.TLS.Cert)
 }
 
 // errNoKey says that nobody gave a key, and that the admin's is not there or is not for the caller.
@@ -81,7 +89,7 @@ const keylessLimit = time.Second
 func (p *program) withoutKey(base *url.URL, c config.Config, cause error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), keylessLimit)
 	defer cancel()
-	asks := client.New(base, "")
+	asks := p.clientOf(c, base, "")
 	defer asks.CloseIdle()
 	elsewhere := p.getenv(urlVariable) != ""
 	if health, err := asks.Health(ctx); err != nil || health.Status == "" {

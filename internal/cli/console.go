@@ -107,7 +107,7 @@ func consoleLink(c config.Config) func(context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		control := client.New(listening(c), key.Reveal())
+		control := client.NewOwn(listening(c), key.Reveal(), c.TLS.Cert)
 		defer control.CloseIdle()
 		link, err := control.ConsoleLink(ctx)
 		return link.URL, err

@@ -7,13 +7,17 @@ package client
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/api"
@@ -42,6 +46,44 @@ func New(base *url.URL, key string) *Client {
 		// The API never redirects, and the key must not follow one.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
+}
+
+// NewOwn makes a client of this machine's control plane, whose certificate is in a file. Who shows that one is believed, whatever names and
+// authority it has, and anybody else as by [New].
+func NewOwn(base *url.URL, key, certificate string) *Client {
+	c := New(base, key)
+	c.http.Transport.(*http.Transport).TLSClientConfig = &tls.Config{
+		InsecureSkipVerify: true, // VerifyConnection does
+		VerifyConnection: func(s tls.ConnectionState) error {
+			leaf := s.PeerCertificates[0]
+			if shows(certificate, leaf) {
+				return nil
+			}
+			o := x509.VerifyOptions{DNSName: base.Hostname(), Intermediates: x509.NewCertPool()}
+			for _, one := range s.PeerCertificates[1:] {
+				o.Intermediates.AddCert(one)
+			}
+			if _, err := leaf.Verify(o); err != nil {
+				return &tls.CertificateVerificationError{UnverifiedCertificates: s.PeerCertificates, Err: err}
+			}
+			return nil
+		},
+	}
+	return c
+}
+
+// shows says whether the first certificate of a file is that one. The file may be renewed at any time.
+func shows(file string, leaf *x509.Certificate) bool {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return false // it may be root's
+	}
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type == "CERTIFICATE" {
+			return leaf.Equal(&x509.Certificate{Raw: block.Bytes})
+		}
+	}
+	return false
 }
 
 // CloseIdle closes the connections that no request uses.

@@ -4,12 +4,16 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -441,5 +445,44 @@ func TestAPartOfARecordingIsNotTheWhole(t *testing.T) {
 	var out bytes.Buffer
 	if err := c.Recording(t.Context(), &out, "s_1"); problem.CodeOf(err) != problem.ControlPlaneUnreachable || out.String() != "<html>" {
 		t.Errorf("%q, %v", out.String(), err)
+	}
+}
+
+// The control plane of this machine is known by its certificate, and nobody else is taken for it.
+func TestTheOwnControlPlaneIsKnownByItsCertificate(t *testing.T) {
+	var keys []string
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		keys = append(keys, r.Header.Get("Authorization"))
+		io.WriteString(w, `{"status":"ok"}`)
+	}))
+	t.Cleanup(server.Close)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	base, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	other := bytes.Clone(server.Certificate().Raw)
+	other[len(other)-1] ^= 1
+	file := filepath.Join(t.TempDir(), "tls.crt")
+	for what, text := range map[string][]byte{"it": append([]byte("# a comment\n"), own...), "another one": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other}), "no certificate": []byte("none"), "no file": nil} {
+		keys = nil
+		if err := os.RemoveAll(file); err != nil {
+			t.Fatal(err)
+		}
+		if text != nil {
+			if err := os.WriteFile(file, text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c := NewOwn(base, "key", file)
+		_, err := c.Health(t.Context())
+		c.CloseIdle()
+		if good := what == "it"; (err == nil) != good || (len(keys) == 1) != good {
+			t.Errorf("with a file that has %s: %v, and it got %q", what, err, keys)
+		}
+		if what != "it" && !strings.Contains(err.Error(), "certificate") {
+			t.Errorf("with a file that has %s: %v", what, err)
+		}
 	}
 }

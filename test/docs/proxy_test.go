@@ -430,16 +430,17 @@ func TestOwnCertificate(t *testing.T) {
 			t.Fatalf("clawjail ended:\n%s", said.String())
 		default:
 		}
-		_, err := cli(trusting)
+		_, err := cli()
 		return err == nil
 	}, "the command line does not work over https")
 
 	to := b.Config.Listen.String()
 	port := strconv.Itoa(int(b.Config.Listen.Port()))
-	if out, err := cli(trusting, "CLAWJAIL_URL=https://localhost:"+port); err != nil {
+	byName := "CLAWJAIL_URL=https://localhost:" + port
+	if out, err := cli(trusting, byName); err != nil {
 		t.Errorf("by a name: %v: %s", err, out)
 	}
-	if out, err := cli(); err == nil || !strings.Contains(out, "certificate") {
+	if out, err := cli(byName); err == nil || !strings.Contains(out, "certificate") {
 		t.Errorf("an authority that nobody trusts is trusted: %v: %s", err, out)
 	}
 	if out, err := cli(trusting, "CLAWJAIL_URL=http://"+to); err == nil {
@@ -452,7 +453,9 @@ func TestOwnCertificate(t *testing.T) {
 
 	renewed, authority := certificates(t, dir)
 	ask(t, clientTo(t, to, newAddress(), renewed), "https://"+proxyName+":"+port+"/v1/health").want(t, "a renewed certificate", http.StatusOK, "")
-	if out, err := cli("SSL_CERT_FILE=" + authority); err != nil {
-		t.Errorf("with a renewed certificate: %v: %s", err, out)
+	for _, env := range [][]string{nil, {"SSL_CERT_FILE=" + authority, byName}} {
+		if out, err := cli(env...); err != nil {
+			t.Errorf("with a renewed certificate and %q: %v: %s", env, err, out)
+		}
 	}
 }
