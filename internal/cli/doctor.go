@@ -29,6 +29,7 @@ func newDoctorCommand(p *program) *cobra.Command {
 		Short: "Find out what this machine can do for clawjail, by trying it",
 		Long: "Tries what jails are made of (a clone, a cgroup, a firewall table, a network slot, a browser with its own sandbox) and says what " +
 			"does not work and what to do about it. Each trial is undone, and running jails are not touched. Without root it does what it can.\n\n" +
+			"Where jails are pods of a cluster it asks the API server what there is and what may be done, and starts a browser in a pod.\n\n" +
 			"With --record, on FreeBSD, it writes down what the host's commands answer, for the tests of clawjail: what only looks, and a try that " +
 			"makes and removes a dataset, two interfaces, an address in a table and an empty jail. Names and addresses of the host are masked.",
 		Example: "  sudo clawjail doctor\n  sudo clawjail doctor --json\n  sudo clawjail doctor --record host.jsonl",

@@ -119,11 +119,14 @@ type check struct {
 
 // bound is how long the check may take on an ordinary machine.
 func (c check) bound() time.Duration {
-	if c.name == rendererCheck {
+	if c.name == rendererCheck || c.name == podCheck {
 		return BrowserBound
 	}
 	return Bound
 }
+
+// browserTemplate is the template that sessions use by default.
+const browserTemplate = "browser"
 
 // rendererCheck is the name of the check that starts a browser.
 const rendererCheck = "sandboxed_renderer"
@@ -179,9 +182,12 @@ func Names() []string {
 	return names
 }
 
-// tableFor is the table of an operating system.
-func tableFor(system string) []check {
-	if system == systemFreeBSD {
+// table lists the checks of this configuration and operating system.
+func (e *exam) table() []check {
+	switch {
+	case e.Config.Kubernetes.On():
+		return podsTable()
+	case e.System == systemFreeBSD:
 		return freebsdTable()
 	}
 	return table()
@@ -196,8 +202,8 @@ type exam struct {
 // Run runs every check, undoes what was tried, and reports. When the context ends, what is still running ends as
 // failed.
 func Run(ctx context.Context, o Options, h Host) Report {
-	h = h.complete()
-	return run(ctx, &exam{o, h}, tableFor(h.System))
+	e := &exam{o, h.complete()}
+	return run(ctx, e, e.table())
 }
 
 func run(ctx context.Context, e *exam, checks []check) Report {

@@ -214,12 +214,13 @@ func (f *fake) packaged(state string) {
 // check runs one check by its name.
 func (f *fake) check(name string) Result {
 	f.t.Helper()
-	all := table()
+	e := &exam{f.Options, f.Host.complete()}
+	all := e.table()
 	i := slices.IndexFunc(all, func(c check) bool { return c.name == name })
 	if i < 0 {
 		f.t.Fatalf("there is no check %q", name)
 	}
-	return run(f.t.Context(), &exam{f.Options, f.Host.complete()}, all[i:i+1]).Checks[0]
+	return run(f.t.Context(), e, all[i:i+1]).Checks[0]
 }
 
 func TestAHostThatCanDoEverything(t *testing.T) {

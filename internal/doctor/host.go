@@ -22,6 +22,7 @@ import (
 	"github.com/clawjail/clawjail/internal/inventory"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/docker"
+	"github.com/clawjail/clawjail/internal/jail/kubernetes"
 )
 
 // Facts are details of a result, for programs.
@@ -97,6 +98,13 @@ type Trials struct {
 	Renderer func(context.Context) (Facts, error)
 	// UserNamespace makes one as a user, with what a browser's sandbox makes with it.
 	UserNamespace func(ctx context.Context, uid uint32) error
+	// Cluster asks the API server of the configuration who it is, Missing what it has not of which jails are made, and Lacking which
+	// rights the service account has not.
+	Cluster func(context.Context) (kubernetes.Server, error)
+	Missing func(context.Context) ([]string, error)
+	Lacking func(context.Context) ([]kubernetes.Right, error)
+	// Pod starts a browser in a pod.
+	Pod func(context.Context) (Facts, error)
 	// Map maps the owner of a folder's files to another user, as for agents. Nil where that is not done.
 	Map func(folder string) error
 	// Undo removes what is left of all of it.

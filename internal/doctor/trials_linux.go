@@ -10,6 +10,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/docker"
+	"github.com/clawjail/clawjail/internal/jail/kubernetes"
 	"github.com/clawjail/clawjail/internal/jail/linux"
 )
 
@@ -36,7 +37,13 @@ func (t *trial) trials() Trials {
 		Renderer:      t.tryRenderer,
 		UserNamespace: tryUserNamespace,
 		Map:           linux.TryMap,
-		Undo:          t.undo,
+		Cluster:       withAPI(t, func(ctx context.Context, a *kubernetes.API) (kubernetes.Server, error) { return a.Look(ctx) }),
+		Missing:       withAPI(t, func(ctx context.Context, a *kubernetes.API) ([]string, error) { return a.Missing(ctx) }),
+		Lacking: withAPI(t, func(ctx context.Context, a *kubernetes.API) ([]kubernetes.Right, error) {
+			return a.Lacking(ctx, t.c.Kubernetes.Namespace)
+		}),
+		Pod:  t.tryPod,
+		Undo: t.undo,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -21,9 +22,6 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/template"
 )
-
-// browserTemplate is the template that sessions use by default.
-const browserTemplate = "browser"
 
 // tryRenderer starts a browser in a jail, the way that sessions do, and looks at its processes from outside.
 func (t *trial) tryRenderer(ctx context.Context) (Facts, error) {
@@ -47,14 +45,19 @@ func (t *trial) tryRenderer(ctx context.Context) (Facts, error) {
 const lastWords = 2 * time.Second
 
 // watchBrowser starts a browser, waits until it answers, and looks at its renderer.
-func (t *trial) watchBrowser(ctx context.Context, spec jail.Spec) (_ Facts, err error) {
+func (t *trial) watchBrowser(ctx context.Context, spec jail.Spec) (Facts, error) {
 	life, err := t.openLifecycle(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer life.Close()
+	return t.openBrowser(ctx, life, spec, func(name jail.Name, facts Facts) error { return watchRenderer(ctx, life.Parts.Runtime, name, facts) })
+}
+
+// openBrowser starts a browser in a jail, and looks at it once it answers.
+func (t *trial) openBrowser(ctx context.Context, makes jail.Driver, spec jail.Spec, look func(jail.Name, Facts) error) (_ Facts, err error) {
 	began := time.Now()
-	j, err := life.Create(ctx, spec)
+	j, err := makes.Create(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +72,7 @@ func (t *trial) watchBrowser(ctx context.Context, spec jail.Spec) (_ Facts, err 
 		_, _ = io.Copy(io.Discard, j.Stdio.Err) // a line that is too long must not stop the browser
 	}()
 	defer func() {
-		err = errors.Join(err, life.Destroy(context.WithoutCancel(ctx), j.Name))
+		err = errors.Join(err, makes.Destroy(context.WithoutCancel(ctx), j.Name))
 		j.Stdio.Close()
 		<-read
 	}()
@@ -96,7 +99,7 @@ func (t *trial) watchBrowser(ctx context.Context, spec jail.Spec) (_ Facts, err 
 	if _, err := b.Page(ctx); err != nil {
 		return facts, err
 	}
-	return facts, watchRenderer(ctx, life.Parts.Runtime, j.Name, facts)
+	return facts, look(j.Name, facts)
 }
 
 // sandboxHint reads what Chromium says when it cannot have its sandbox.
@@ -143,6 +146,15 @@ func (noJournal) Load(context.Context) ([]jail.Record, []jail.Name, error) { ret
 
 // browserSpec is a session's with the configured limits.
 func (t *trial) browserSpec(found template.Template) (jail.Spec, error) {
+	pool, err := t.pool.get()
+	if err != nil {
+		return jail.Spec{}, err
+	}
+	return t.specAt(found, pool.Gateway())
+}
+
+// specAt is that with a gateway.
+func (t *trial) specAt(found template.Template, gateway netip.Addr) (jail.Spec, error) {
 	build, program := browser.Shell, found.Programs[template.ProgramShell].Path
 	if program == "" {
 		build, program = browser.Full, found.Programs[template.ProgramFull].Path
@@ -151,14 +163,10 @@ func (t *trial) browserSpec(found template.Template) (jail.Spec, error) {
 		return jail.Spec{}, problem.New(problem.BadTemplate, "sudo clawjail template build --replace "+browserTemplate,
 			"there is no Chromium in the template %s", found.Name)
 	}
-	pool, err := t.pool.get()
-	if err != nil {
-		return jail.Spec{}, err
-	}
 	home := jail.KindBrowser.Home()
 	o := browser.Options{
 		Build: build, Binary: program, Home: home, ProfileDir: home + "/profile", TempDir: "/tmp",
-		Proxy: "http://" + net.JoinHostPort(pool.Gateway().String(), strconv.Itoa(int(t.c.Gateway.Port))),
+		Proxy: "http://" + net.JoinHostPort(gateway.String(), strconv.Itoa(int(t.c.Gateway.Port))),
 	}
 	argv, errArgv := browser.Command(o)
 	pairs, errPairs := browser.Environment(o)

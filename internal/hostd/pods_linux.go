@@ -31,7 +31,7 @@ const addressLimit = 10 * time.Second
 // assemblePods makes the driver of jails that are pods.
 func assemblePods(ctx context.Context, c config.Config, id jail.Installation, log *slog.Logger) (_ Parts, err error) {
 	k := c.Kubernetes
-	access, err := accessOf(k)
+	access, err := ClusterAccess(k)
 	if err != nil {
 		return Parts{}, err
 	}
@@ -105,8 +105,8 @@ func assemblePods(ctx context.Context, c config.Config, id jail.Installation, lo
 	}, nil
 }
 
-// accessOf is how the API server is reached.
-func accessOf(k config.Kubernetes) (kubernetes.Access, error) {
+// ClusterAccess is how the API server is reached.
+func ClusterAccess(k config.Kubernetes) (kubernetes.Access, error) {
 	if k.Server == "" {
 		return kubernetes.InCluster(os.Getenv)
 	}
@@ -118,7 +118,7 @@ func nodeOf(c config.Config, id jail.Installation) string { return cmp.Or(c.Node
 
 // leaveCluster has the cluster delete what an installation has made there, but for the volumes of agents.
 func leaveCluster(ctx context.Context, c config.Config, id jail.Installation) error {
-	access, err := accessOf(c.Kubernetes)
+	access, err := ClusterAccess(c.Kubernetes)
 	if err != nil {
 		return err
 	}
