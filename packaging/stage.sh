@@ -75,10 +75,10 @@ if [ "$verb" = uninstall ]; then
 	rm -rf "$root$prefix/share/doc/clawjail"
 else
 	for file in README.md CHANGELOG.md LICENSE SECURITY.md clawbots.yml.example docs/*.md packaging/clawbots.schema.json packaging/clawjail.yml \
-		packaging/freebsd/spawn.conf packaging/kubernetes/* packaging/proxy/*; do
+		packaging/freebsd/spawn.conf packaging/proxy/*; do
 		put 0644 "$file" "$prefix/share/doc/clawjail/$file"
 	done
-	find examples -type f | LC_ALL=C sort | while read -r file; do
+	find examples packaging/kubernetes -type f | LC_ALL=C sort | while read -r file; do
 		put "$([ -x "$file" ] && echo 0755 || echo 0644)" "$file" "$prefix/share/doc/clawjail/$file"
 	done
 fi

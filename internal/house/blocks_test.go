@@ -115,8 +115,13 @@ func yamlProblem(t *testing.T, b manual.Block) (err error, read bool) {
 		_, err = clawbots.Parse("clawbots.yml", []byte(b.Text), t.TempDir())
 		return err, true
 	}
+	text := b.Text
+	if rest, found := strings.CutPrefix(text, "# values.yaml\n"); found { // of the chart
+		_, rest, _ = strings.Cut(rest, "\nconfig:")
+		text = strings.ReplaceAll(rest, "\n  ", "\n")
+	}
 	file := filepath.Join(t.TempDir(), "clawjail.yml")
-	if err := os.WriteFile(file, []byte(b.Text), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	_, err = config.Load(file)

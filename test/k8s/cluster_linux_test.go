@@ -69,9 +69,11 @@ const (
 	apiAddress  = "https://" + nodeAddress + ":6443"
 	groupsName  = "clawjail-test-k8s"
 	// podSubnet is the network of pods, and podBridge the node's address in it.
-	podSubnet  = "10.88.0.0/24"
-	podBridge  = "10.88.0.1"
-	startLimit = 2 * time.Minute
+	podSubnet = "10.88.0.0/24"
+	podBridge = "10.88.0.1"
+	// serviceSubnet has the addresses of services.
+	serviceSubnet = "10.96.0.0/16"
+	startLimit    = 2 * time.Minute
 )
 
 // groups are the folders of control groups that the kubelet puts pods below.
@@ -224,11 +226,15 @@ func (c *cluster) up() {
 	verifying := c.write("accounts.pub", string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})))
 	tokens := c.write("tokens.csv", c.token+`,admin,admin,"system:masters"`+"\n")
 
+	// What control planes ask for is on record.
+	auditing := c.write("audit.yaml", `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+		"rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts:default", "system:serviceaccounts:chart"]}]}`)
+
 	c.start("etcd", "etcd", "--data-dir", c.dir+"/etcd", "--unsafe-no-fsync", "--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
 		"--listen-peer-urls", "http://127.0.0.1:2380", "--logger", "zap", "--log-level", "warn")
 	c.start("kube-apiserver", "kubernetes", "kube-apiserver", "--etcd-servers", "http://127.0.0.1:2379", "--cert-dir", c.dir+"/pki", "--bind-address", nodeAddress, "--advertise-address", nodeAddress,
-		"--service-cluster-ip-range", "10.96.0.0/16", "--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", verifying,
-		"--service-account-signing-key-file", signing, "--token-auth-file", tokens, "--authorization-mode", "Node,RBAC", "--allow-privileged=true")
+		"--service-cluster-ip-range", serviceSubnet, "--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", verifying,
+		"--service-account-signing-key-file", signing, "--token-auth-file", tokens, "--authorization-mode", "Node,RBAC", "--audit-log-path", c.dir+"/audit.log", "--audit-policy-file", auditing, "--kubelet-preferred-address-types", "InternalIP", "--allow-privileged=true")
 	c.client = &http.Client{Timeout: time.Minute}
 	c.until("the API server", []string{"kube-apiserver", "etcd"}, func() error {
 		authority, err := os.ReadFile(c.dir + "/pki/apiserver.crt")
@@ -265,11 +271,14 @@ func (c *cluster) store() {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
-		for {
+		for seen := map[string]bool{}; ; {
 			// A volume that others make is writable for the group of the pod. This one is root's alone.
 			all, _ := filepath.Glob("/tmp/hostpath_pv/*")
 			for _, dir := range all {
-				_ = os.Chmod(dir, 0o777) // it may be gone
+				if !seen[dir] {
+					_ = os.Chmod(dir, 0o777) // it may be gone
+					seen[dir] = true
+				}
 			}
 			select {
 			case <-stop:

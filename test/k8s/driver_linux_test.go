@@ -14,8 +14,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -28,12 +26,11 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-// furnish makes a namespace for jails, and the account of a control plane with the rights that it needs there and no others, as operators do.
+// furnish makes a namespace for jails, and the account of a control plane with the rights that it needs there and no others, as the chart does.
 func (c *cluster) furnish(namespace string) {
 	c.t.Helper()
-	text, err := os.ReadFile(filepath.Join(testenv.Repository(c.t), "packaging/kubernetes/jails.yaml"))
-	c.must(err)
-	c.kubectl(strings.NewReplacer("clawjail-jails", namespace, "clawjail-tokens", "tokens-"+namespace, "name: clawjail, namespace: clawjail}", "name: clawjail, namespace: default}").Replace(string(text)), "apply", "-f", "-")
+	c.kubectl(c.mustHelm("template", namespace, c.chart(), "--namespace", "default", "--show-only", "templates/jails.yaml", "--set", "jails.namespace="+namespace,
+		"--set", "serviceAccount.name=clawjail", "--set", "image.repository=none", "--set", "image.tag=none", "--set", "config.kubernetes.images.browser=none"), "apply", "-f", "-")
 }
 
 // account is the file of a token of that account.
@@ -172,20 +169,7 @@ func TestANetworkThatEnforcesPoliciesIsTaken(t *testing.T) {
 	// The control plane of this test is a process of the node, and no pod.
 	c.kubectl(fmt.Sprintf(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"gateway","namespace":"enforced"},"spec":{"podSelector":{},"policyTypes":["Egress"],
 		"egress":[{"to":[{"ipBlock":{"cidr":"%s/32"}}],"ports":[{"protocol":"TCP","port":%s}]}]}}`, nodeAddress, port), "apply", "-f", "-")
-	router := c.start("kube-router", "kube-router", "--kubeconfig", c.dir+"/kubeconfig", "--hostname-override", "one", "--run-router=false", "--run-service-proxy=false", "--run-loadbalancer=false", "--run-firewall=true",
-		"--enable-ipv6=false", "--health-port=0", "--service-cluster-ip-range=10.96.0.0/16")
-	t.Cleanup(func() {
-		if t.Failed() {
-			text, _ := os.ReadFile(router.log)
-			t.Logf("kube-router:\n%s", text[max(0, len(text)-6000):])
-		}
-		_ = router.cmd.Process.Kill()
-		<-router.end
-		// It goes on to a part that does not run here, and panics there.
-		if out, err := exec.Command(c.parts+"/kube-router", "--cleanup-config").CombinedOutput(); !strings.Contains(string(out), "Successfully cleaned the NetworkPolicyController") {
-			t.Errorf("take the rules away: %v: %s", err, out)
-		}
-	})
+	c.route()
 	s := jailtest.Subject{Driver: d, Template: "busybox"}
 	j := jailtest.Start(t, s, s.Spec("exec cat"))
 	out := bufio.NewReader(j.Stdio.Out)

@@ -4,7 +4,9 @@ package k8s
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,6 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/instance"
+	"github.com/clawjail/clawjail/internal/jail/kubernetes"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/template"
@@ -230,4 +233,74 @@ clawbots:
 		}
 		return nil
 	})
+}
+
+// The rights that the chart gives are those that control planes use, and no others. It is the last of the tests, and looks at what all have asked for.
+func TestNoRightIsGivenThatIsNotUsed(t *testing.T) {
+	if only := flag.Lookup("test.run").Value.String(); only != "" {
+		t.Skipf("SKIPPED: it is about all tests, and not about %s", only)
+	}
+	c := theCluster(t)
+	c.furnish("rights")
+	used, given, forbidden := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	log, err := os.ReadFile(c.dir + "/audit.log")
+	c.must(err)
+	for line := range strings.Lines(string(log)) {
+		var event struct {
+			Verb      string
+			User      struct{ Username string }
+			ObjectRef struct{ APIGroup, Resource, Subresource, Namespace string }
+			// Annotations say what was decided.
+			Annotations map[string]string
+		}
+		c.must(json.Unmarshal([]byte(line), &event))
+		what := strings.Join([]string{event.Verb, event.ObjectRef.APIGroup, event.ObjectRef.Resource}, " ")
+		if event.ObjectRef.Subresource != "" {
+			what += "/" + event.ObjectRef.Subresource
+		}
+		switch account := event.User.Username; {
+		case event.Annotations["authorization.k8s.io/decision"] == "forbid":
+			forbidden[what] = true
+		case account == "system:serviceaccount:default:clawjail" || account == "system:serviceaccount:chart:jailer":
+			used[what] = true
+		}
+	}
+	for _, kind := range []string{"role/rights", "clusterrole/rights-tokens-default"} {
+		var role struct {
+			Rules []struct{ APIGroups, Resources, Verbs []string }
+		}
+		c.must(json.Unmarshal([]byte(c.kubectl("", "-n", "rights", "get", kind, "-o", "json")), &role))
+		for _, r := range role.Rules {
+			for _, group := range r.APIGroups {
+				for _, resource := range r.Resources {
+					for _, verb := range r.Verbs {
+						given[strings.Join([]string{verb, group, resource}, " ")] = true
+					}
+				}
+			}
+		}
+	}
+	for what := range given {
+		if !used[what] {
+			t.Errorf("nobody uses the right to %s", what)
+		}
+	}
+	for what := range forbidden { // also of the test that takes all rights away
+		if !given[what] {
+			t.Errorf("there is no right to %s, and somebody tries", what)
+		}
+	}
+	namespaced, clustered := kubernetes.Rights()
+	for _, r := range append(namespaced, clustered...) {
+		if !given[strings.Join([]string{r.Verb, r.Group, r.Resource}, " ")] {
+			t.Errorf("the chart does not give the right to %s", r)
+		}
+	}
+	if n := len(namespaced) + len(clustered); n != len(given) {
+		t.Errorf("the chart gives %d rights, and the doctor knows %d", len(given), n)
+	}
+	if len(used) < 10 {
+		t.Errorf("only %v was used: the record says nothing", used)
+	}
+	c.kubectl("", "delete", "namespace", "rights", "--wait=false")
 }

@@ -79,7 +79,7 @@ func (d *Driver) renew(ctx context.Context) (uid string, err error) {
 		err = patch()
 	}
 	if errors.Is(err, ErrNotFound) {
-		err = problem.Wrap(err, problem.RuntimeMissing, "make it: packaging/kubernetes/jails.yaml", "the cluster has no namespace %s", d.o.Namespace)
+		err = problem.Wrap(err, problem.RuntimeMissing, "install the chart, packaging/kubernetes/chart, or set kubernetes.namespace", "the cluster has no namespace %s", d.o.Namespace)
 	}
 	if err != nil {
 		return "", err

@@ -10,6 +10,7 @@ import (
 	kubectl "k8s.io/kubectl/pkg/cmd"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
@@ -18,6 +19,7 @@ func main() {
 	parts := map[string]func() int{
 		"kube-apiserver":          func() int { return cli.Run(apiserver.NewAPIServerCommand()) },
 		"kube-controller-manager": func() int { return cli.Run(controllers.NewControllerManagerCommand()) },
+		"kube-proxy":              func() int { return cli.Run(proxy.NewProxyCommand()) },
 		"kube-scheduler":          func() int { return cli.Run(scheduler.NewSchedulerCommand()) },
 		"kubelet":                 func() int { return cli.Run(kubelet.NewKubeletCommand(context.Background())) },
 		"kubectl":                 func() int { return cli.Run(kubectl.NewDefaultKubectlCommand()) },
