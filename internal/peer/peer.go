@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -26,6 +27,8 @@ const (
 	nodesLimit = 5 * time.Second
 	// dialLimit bounds a connection to a node.
 	dialLimit = 5 * time.Second
+	// lookEvery is how often it is looked whether a node is lost that is being asked.
+	lookEvery = 500 * time.Millisecond
 	// idleMost and idleLimit bound the connections that are kept for more requests, to one node.
 	idleMost  = 64
 	idleLimit = time.Minute
@@ -101,7 +104,7 @@ func (p *Peers) Owner(ctx context.Context, session string) (string, error) {
 	case !n.StoppedAt.IsZero():
 		return "", nil // and its sessions have ended with it
 	case n.Lost():
-		return "", problem.New(problem.NodeLost, "open a new session", "the control plane %s, which had the session, is lost, and the session with it", n.Name)
+		return "", errLost(n.Name)
 	case n.PeerAddress == "":
 		return "", problem.New(problem.NodeUnreachable, "set node_listen in its clawjail.yml, or ask it", "the session is that of the control plane %s, which has no node_listen", n.Name)
 	}
@@ -170,21 +173,92 @@ func (p *Peers) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", n.PeerAddress)
 }
 
-// RoundTrip implements http.RoundTripper, for requests to https://NODE/.
+func errLost(node string) error {
+	return problem.New(problem.NodeLost, "open a new session", "the control plane %s, which had the session, is lost, and the session with it", node)
+}
+
+// RoundTrip implements http.RoundTripper, for requests to https://NODE/. It ends when the node is lost, also one that still listens: a
+// process that stands still does.
 func (p *Peers) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer, err := p.transport.RoundTrip(r)
-	if err == nil {
-		return answer, nil
+	ctx, cancel := context.WithCancelCause(r.Context())
+	stop := p.watch(ctx, r.URL.Hostname(), cancel)
+	answer, err := p.transport.RoundTrip(r.WithContext(ctx))
+	end := func() {
+		stop()
+		cancel(nil)
 	}
+	if err != nil {
+		lost := context.Cause(ctx)
+		end()
+		if problem.CodeOf(lost) == problem.NodeLost {
+			return nil, lost
+		}
+		return nil, p.unreachable(r.URL.Hostname(), err)
+	}
+	if both, is := answer.Body.(io.ReadWriteCloser); is { // it is no HTTP any more, and has left the context
+		end = sync.OnceFunc(end)
+		leave := context.AfterFunc(ctx, func() { _ = both.Close() })
+		answer.Body = switched{both, func() {
+			leave()
+			end()
+		}}
+	} else {
+		answer.Body = carried{answer.Body, end}
+	}
+	return answer, nil
+}
+
+// carried is the body of an answer of a node, and switched what goes both ways after it.
+type carried struct {
+	io.ReadCloser
+	end func()
+}
+
+// Close implements io.Closer.
+func (c carried) Close() error {
+	defer c.end()
+	return c.ReadCloser.Close()
+}
+
+type switched struct {
+	io.ReadWriteCloser
+	end func()
+}
+
+// Close implements io.Closer.
+func (s switched) Close() error {
+	defer s.end()
+	return s.ReadWriteCloser.Close()
+}
+
+// watch looks now and then whether a node is lost, until the context ends, and ends it then.
+func (p *Peers) watch(ctx context.Context, node string, lost context.CancelCauseFunc) (stop func() bool) {
+	var timer *time.Timer
+	timer = time.AfterFunc(time.Hour, func() {
+		if ctx.Err() != nil {
+			return
+		}
+		if n, err := p.find(ctx, func(n store.Node) bool { return n.Name == node }); err == nil && n.Lost() {
+			lost(errLost(node))
+			return
+		}
+		timer.Reset(lookEvery)
+	})
+	timer.Reset(lookEvery)
+	return timer.Stop
+}
+
+// unreachable is why a request did not get to a node.
+func (p *Peers) unreachable(node string, err error) error {
 	var invalid x509.CertificateInvalidError
 	if errors.As(err, &invalid) && invalid.Reason == x509.Expired {
-		return nil, problem.Wrap(err, problem.NodeUnreachable, "set the clocks of both machines, by NTP", "the clocks of the control planes %s and %s are more than %s apart", p.o.Node, r.URL.Hostname(), certificateEarly)
+		return problem.Wrap(err, problem.NodeUnreachable, "set the clocks of both machines, by NTP", "the clocks of the control planes %s and %s are more than %s apart", p.o.Node, node, certificateEarly)
 	}
 	if refused := new(net.OpError); errors.As(err, &refused) && refused.Op == "remote error" { // as crypto/tls calls what the other side says
-		return nil, problem.Wrap(err, problem.NodeUnreachable, "compare control/admin.key of both, and their clocks", "the control plane %s refuses the certificate of %s", r.URL.Hostname(), p.o.Node)
+		return problem.Wrap(err, problem.NodeUnreachable, "compare control/admin.key of both, and their clocks", "the control plane %s refuses the certificate of %s", node, p.o.Node)
 	}
 	if unknown := new(tls.CertificateVerificationError); errors.As(err, &unknown) {
-		return nil, problem.Wrap(err, problem.NodeUnreachable, "copy control/admin.key of one of them to the other, and restart it", "the control plane %s has another admin key than %s", r.URL.Hostname(), p.o.Node)
+		return problem.Wrap(err, problem.NodeUnreachable, "copy control/admin.key of one of them to the other, and restart it", "the control plane %s has another admin key than %s", node, p.o.Node)
 	}
-	return nil, problem.Wrap(err, problem.NodeUnreachable, "try again; which there are: clawjail node ls", "the control plane %s does not answer %s", r.URL.Hostname(), p.o.Node)
+	return problem.Wrap(err, problem.NodeUnreachable, "try again; which there are: clawjail node ls", "the control plane %s does not answer %s", node, p.o.Node)
 }

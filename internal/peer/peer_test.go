@@ -64,7 +64,27 @@ func (d *database) node(t *testing.T, name string, of secret.Value, now func() t
 		t.Fatal(err)
 	}
 	server := &http.Server{ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0), Handler: p.Handler(sessions{{ID: "s_" + store.NodeTag(name) + "aaaaaaaaaaa"}}, http.HandlerFunc(
-		func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, name+" "+r.URL.Path) }))}
+		func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/v1/silent":
+				<-r.Context().Done()
+			case "/v1/endless":
+				_, _ = io.WriteString(w, "begun")
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			case "/v1/switched":
+				conn, rw, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer func() { _ = conn.Close() }()
+				_, _ = conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"))
+				_, _ = io.Copy(conn, rw) // until the other end closes it
+			default:
+				_, _ = io.WriteString(w, name+" "+r.URL.Path)
+			}
+		}))}
 	go func() { _ = server.Serve(p.Listener(l)) }() // ends with Close
 	t.Cleanup(func() { _ = server.Close() })
 	at := time.Now()
@@ -249,5 +269,92 @@ func TestSessionsOfAllNodesAreListed(t *testing.T) {
 	all, err := a.List(t.Context(), here, admin, "", false)
 	if problem.CodeOf(err) != problem.NodeUnreachable || len(all) != 2 {
 		t.Errorf("without one of them there are %+v: %v", all, err)
+	}
+}
+
+// A node that stands still accepts connections, and answers nothing. When it is given up, whoever waits for it does not wait any more.
+func TestWhoWaitsForANodeThatIsLostIsToldSo(t *testing.T) {
+	d := &database{nodes: map[string]store.Node{}}
+	a := d.node(t, "a", key(1), time.Now)
+	d.node(t, "b", key(1), time.Now)
+	ask := func(path string) (*http.Response, error) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://b"+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if path == "/v1/switched" {
+			r.Header.Set("Connection", "Upgrade")
+			r.Header.Set("Upgrade", "echo")
+		}
+		return a.RoundTrip(r)
+	}
+	endless, err := ask("/v1/endless")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = endless.Body.Close() }()
+	both, err := ask("/v1/switched")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = both.Body.Close() }()
+	conn, is := both.Body.(io.ReadWriteCloser)
+	if !is {
+		t.Fatal("nothing can be written after an upgrade")
+	}
+	text := make([]byte, 5)
+	say := func() error {
+		_, err := conn.Write([]byte("hello"))
+		if err == nil {
+			_, err = io.ReadFull(conn, text)
+		}
+		return err
+	}
+	if err := say(); err != nil || string(text) != "hello" {
+		t.Fatalf("it says %q, %v", text, err)
+	}
+	silent := make(chan error, 1)
+	go func() {
+		_, err := ask("/v1/silent")
+		silent <- err
+	}()
+	read := make(chan error, 1)
+	go func() {
+		_, err := io.ReadAll(endless.Body)
+		read <- err
+	}()
+	select { // it is looked twice, and the node is there
+	case err := <-silent:
+		t.Fatalf("it ends before: %v", err)
+	case err := <-read:
+		t.Fatalf("the answer ends before: %v", err)
+	case <-time.After(2*lookEvery + lookEvery/2):
+	}
+	if err := say(); err != nil {
+		t.Errorf("what goes both ways has ended before: %v", err)
+	}
+	d.change("b", func(n *store.Node) { n.LostAt = time.Now() }, a)
+	for what, end := range map[string]chan error{"a request": silent, "an answer": read} {
+		select {
+		case err := <-end:
+			if err == nil || what == "a request" && problem.CodeOf(err) != problem.NodeLost {
+				t.Errorf("%s of a node that is lost: %v", what, err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s of a node that is lost goes on", what)
+		}
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := io.ReadFull(conn, text)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("what goes both ways says something")
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("what goes both ways with a node that is lost goes on")
 	}
 }
