@@ -19,6 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/op"
+	"github.com/clawjail/clawjail/internal/peer"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -27,7 +28,7 @@ const (
 	// some two seconds on an ordinary machine.
 	statusLimit, localLimit = 1200 * time.Millisecond, 800 * time.Millisecond
 	// statusWidth and statusAttention bound what is on the screen.
-	statusWidth, statusAttention, quotasListed = 100, 6, 3
+	statusWidth, statusAttention, quotasListed, nodesListed = 100, 6, 3, 6
 )
 
 func newStatusCommand(p *program) *cobra.Command {
@@ -140,6 +141,7 @@ func writeStatus(w io.Writer, s health.Status, now time.Time) error {
 	default:
 		line("control plane", "does not answer at "+s.API)
 	}
+	statusNodes(s.Nodes, line)
 	statusMachine(s, now, line)
 	if v := s.Sessions; v != nil {
 		most := ""
@@ -194,6 +196,22 @@ func writeStatus(w io.Writer, s health.Status, now time.Time) error {
 		return err
 	}
 	return statusNeeds(w, s.Attention, now)
+}
+
+// statusNodes says how several control planes are doing; those that are lost are few, or among what needs somebody.
+func statusNodes(nodes []peer.Node, line func(name string, parts ...string)) {
+	if len(nodes) < 2 {
+		return
+	}
+	parts, shown := []string{fmt.Sprintf("%d control planes", len(nodes))}, nodes[:min(len(nodes), nodesListed)]
+	for _, n := range shown {
+		text := n.Name + " " + string(n.State)
+		if n.Sessions != nil {
+			text += fmt.Sprintf(" with %d sessions", *n.Sessions)
+		}
+		parts = append(parts, text)
+	}
+	line("nodes", append(parts, some(len(nodes)-len(shown), "more"))...)
 }
 
 func statusMachine(s health.Status, now time.Time, line func(name string, parts ...string)) {

@@ -111,6 +111,7 @@ type look struct {
 	waiting  *int
 	audit    *AuditStatus
 	database *DatabaseStatus
+	nodes    []peer.Node
 	quotas   []quota.Use
 }
 
@@ -248,18 +249,29 @@ func (m Machine) attention(version string, now time.Time) (out []Attention) {
 	return out
 }
 
-func (l *look) lookRecords() {
-	l.audit, l.database = l.auditStatus(), l.databaseStatus(l.ctx)
-	var nodes []peer.Node
-	if l.Nodes != nil {
-		nodes, _ = l.Nodes(l.ctx, l.by) // of a database that does not answer is told below
-	}
+// ofNodes is what needs somebody of the control planes of the database, as one of them sees it.
+func ofNodes(nodes []peer.Node, version string, now time.Time) (out []Attention) {
 	for _, n := range nodes {
-		if n.State == peer.NodeLost && l.Now().Sub(n.SeenAt) < oldNews {
-			l.add(Attention{Code: NodeGone, Level: Notice, Sentence: "The control plane " + n.Name + " is lost, and its sessions with it.",
-				Hint: "Start it again, or see whether its machine is there.", At: n.SeenAt}, Subject{Name: n.Name})
+		about := Subject{Name: n.Name}
+		switch {
+		case n.State == peer.NodeStopped || n.State == peer.NodeLost && now.Sub(n.SeenAt) >= oldNews:
+		case n.State == peer.NodeLost:
+			out = append(out, Attention{Code: NodeGone, Level: Notice, Sentence: "The control plane " + n.Name + " is lost, and its sessions with it.",
+				Hint: "Start it again, or see whether its machine is there.", At: n.SeenAt, About: about})
+		case n.Version != version:
+			out = append(out, Attention{Code: VersionsDiffer, Level: Notice, Sentence: fmt.Sprintf("The control plane %s is %s and this one %s.", n.Name, n.Version, version),
+				Hint: "Update the older one: what only the newer one knows is not there at both.", About: about})
 		}
 	}
+	return out
+}
+
+func (l *look) lookRecords() {
+	l.audit, l.database = l.auditStatus(), l.databaseStatus(l.ctx)
+	if l.Nodes != nil {
+		l.nodes, _ = l.Nodes(l.ctx, l.by) // of a database that does not answer is told below
+	}
+	l.all = append(l.all, ofNodes(l.nodes, l.Version, l.Now())...)
 	if d := l.database; d != nil && !d.Answers {
 		l.failed(DatabaseDown, "The database does not answer or cannot be written to, so nothing new is begun.", "See whether it runs and its disk has room; the log says what it answers.")
 	}

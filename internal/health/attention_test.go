@@ -12,6 +12,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/peer"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -125,4 +126,23 @@ type nobodyHost struct{ Host }
 
 func (nobodyHost) Info(context.Context) (hostd.Info, error) {
 	return hostd.Info{}, errors.New("permission denied")
+}
+
+func TestControlPlanesThatAreLostOrOfAnotherVersionAreToldOf(t *testing.T) {
+	now := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
+	node := func(state peer.NodeState, version string, seen time.Duration) peer.Node {
+		return peer.Node{Name: "other", State: state, Version: version, SeenAt: now.Add(-seen)}
+	}
+	for _, c := range []struct {
+		node peer.Node
+		want string
+	}{
+		{node(peer.NodeAlive, "v1", 0), ""}, {node(peer.NodeDraining, "v1", 0), ""}, {node(peer.NodeAlive, "v2", 0), VersionsDiffer}, {node(peer.NodeDraining, "v2", 0), VersionsDiffer},
+		{node(peer.NodeLost, "v1", time.Minute), NodeGone}, {node(peer.NodeLost, "v2", oldNews), ""}, {node(peer.NodeStopped, "v2", 0), ""},
+	} {
+		got := ofNodes([]peer.Node{node(peer.NodeAlive, "v1", 0), c.node}, "v1", now)
+		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || got[0].Code != c.want || got[0].About.Name != "other" || got[0].Hint == "") {
+			t.Errorf("%+v: %+v", c.node, got)
+		}
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/agent"
@@ -148,6 +149,7 @@ type Status struct {
 	Audit    *AuditStatus     `json:"audit,omitempty"`
 	Database *DatabaseStatus  `json:"database,omitempty"`
 	TLS      *CertificateLife `json:"certificate,omitempty"`
+	Nodes    []peer.Node      `json:"nodes,omitempty" doc:"the control planes of the database that have not stopped"`
 
 	Quotas []quota.Use `json:"quotas,omitempty" doc:"how much tenants hold of shared resources, fullest first, at most 20"`
 
@@ -222,6 +224,7 @@ func (s *Service) Status(ctx context.Context, by identity.Principal) (Status, er
 	}
 	out.Node, out.Since, out.API, out.Machine = s.Node, s.started, s.API, look.machine
 	out.Audit, out.Database = look.audit, look.database
+	out.Nodes = slices.DeleteFunc(look.nodes, func(n peer.Node) bool { return n.State == peer.NodeStopped })
 	if s.Gateway != nil {
 		out.Gateway = &GatewayStatus{Listen: s.GatewayAt}
 		out.Gateway.Requests, out.Gateway.Refusals = s.Gateway()

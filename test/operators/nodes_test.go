@@ -70,6 +70,14 @@ func TestControlPlanesOfOneDatabaseKnowOfEachOther(t *testing.T) {
 		are(b, 5*time.Second, "second", peer.NodeAlive)
 	}
 
+	status := func(want string) {
+		t.Helper()
+		if out, err := first.Run(t.Context(), "status"); err != nil || !strings.Contains(out, want) {
+			t.Errorf("the status is: %v: %s", err, out)
+		}
+	}
+	status("2 control planes, first alive with 0 sessions, second alive")
+
 	// The name of one that is there is nobody else's.
 	twin := testkit.Prepare(t, named("second"))
 	if err := twin.Start(t.Context()); err == nil || !strings.Contains(err.Error()+twin.Log(), "another control plane is the node second") {
@@ -89,6 +97,7 @@ func TestControlPlanesOfOneDatabaseKnowOfEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	are(first, 30*time.Second, "second", peer.NodeLost)
+	status("second lost")
 	if err := syscall.Kill(serve, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -98,6 +107,9 @@ func TestControlPlanesOfOneDatabaseKnowOfEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	are(first, 5*time.Second, "second", peer.NodeStopped)
+	if out, err := first.Run(t.Context(), "status"); err != nil || strings.Contains(out, "control planes") {
+		t.Errorf("the status of one is: %v: %s", err, out)
+	}
 	twin.Up()
 	are(first, 5*time.Second, "second", peer.NodeAlive)
 }
