@@ -192,25 +192,35 @@ func TestWhatTheChartMakesIsOfTheClustersSchema(t *testing.T) {
 	}
 }
 
-// Helm installs all of it; a second control plane comes with the keys of the first, and none ends a session when it is updated.
-func TestTheChartInstalls(t *testing.T) {
-	c := theCluster(t)
+// installation is what the chart has made in a namespace, with a database that is a process of this machine.
+type installation struct {
+	*cluster
+	namespace string
+	server    *pgtest.Server
+}
+
+// release is the name of all of them.
+const release = "jailer"
+
+// install has Helm install one control plane with a database, and a second one with the keys of the first.
+func (c *cluster) install(namespace string) *installation {
+	c.t.Helper()
+	t := c.t
 	c.store()
 	repository, tag := c.importProgram()
 	browser, clawbot := c.importTemplate("browser"), c.importTemplate("clawbot")
 	c.route()
 	c.serve()
-	server := pgtest.Start(t)
-	address, err := url.Parse(server.Database(t))
+	i := &installation{c, namespace, pgtest.Start(t)}
+	address, err := url.Parse(i.server.Database(t))
 	c.must(err)
-	socket := address.Query().Get("host") + "/.s.PGSQL." + cmp.Or(address.Query().Get("port"), "5432")
-	c.offer(nodeAddress+":5432", socket)
+	c.offer(nodeAddress+":5432", address.Query().Get("host")+"/.s.PGSQL.5432")
 	values := c.write("values.yaml", `
 image: {repository: `+repository+`, tag: "`+tag+`", pullPolicy: Never}
 config:
   kubernetes: {images: {browser: "`+browser+`", clawbot: "`+clawbot+`"}}
   warm_pool: {size: 0}
-jails: {namespace: chart-jails}
+jails: {namespace: `+namespace+`-jails}
 database: {secret: database, authority: authority}
 persistence: {size: 1Gi}
 resources: {requests: {cpu: 100m}}
@@ -218,73 +228,86 @@ drainSeconds: 60
 `)
 	t.Cleanup(func() {
 		if t.Failed() {
-			for _, argv := range [][]string{{"get", "events,pods", "-A"}, {"-n", "chart", "logs", "jailer-0", "--all-containers", "--tail=80"}, {"-n", "chart", "logs", "jailer-1", "--all-containers", "--tail=80"}} {
-				cmd := exec.Command(c.parts+"/kubernetes", append([]string{"kubectl", "--kubeconfig", c.dir + "/kubeconfig"}, argv...)...)
-				out, _ := cmd.CombinedOutput()
+			for _, argv := range [][]string{{"get", "events,pods", "-A"}, {"-n", namespace, "logs", release + "-0", "--all-containers", "--tail=80"}, {"-n", namespace, "logs", release + "-1", "--all-containers", "--tail=80"}} {
+				out, _ := c.tryKubectl(argv...)
 				t.Logf("%s:\n%s", strings.Join(argv, " "), out)
 			}
 		}
-		c.kubectl("", "delete", "namespace", "chart", "chart-jails", "--ignore-not-found", "--wait=false")
+		c.kubectl("", "delete", "namespace", namespace, namespace+"-jails", "--ignore-not-found", "--wait=false")
 	})
+	began := time.Now()
+	c.kubectl("", "create", "namespace", namespace)
+	c.kubectl("", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=baseline")
+	c.kubectl("", "-n", namespace, "create", "secret", "generic", "database", "--from-literal=url=postgres://clawjail:word@"+nodeAddress+":5432"+address.Path)
+	c.kubectl("", "-n", namespace, "create", "secret", "generic", "authority", "--from-file=ca.crt="+c.dir+"/pki/apiserver.crt")
+	c.mustHelm("install", release, c.chart(), "--namespace", namespace, "--values", values, "--wait", "--timeout", "60s")
+	t.Logf("the first is ready after %s", time.Since(began).Round(100*time.Millisecond))
+
+	keys := []string{"-n", namespace, "create", "secret", "generic", "keys"}
+	for _, key := range []string{"admin.key", "vault.key", "grants.key"} {
+		out, err := exec.Command(c.parts+"/kubernetes", "kubectl", "--kubeconfig", c.dir+"/kubeconfig", "-n", namespace, "exec", release+"-0", "--", "/bin/busybox", "cat", "/var/lib/clawjail/control/"+key).Output()
+		c.must(err)
+		keys = append(keys, "--from-file="+key+"="+c.write(key, string(out)))
+	}
+	c.kubectl("", keys...)
+	c.mustHelm("upgrade", release, c.chart(), "--namespace", namespace, "--values", values, "--set", "replicas=2,keys.secret=keys", "--wait", "--timeout", "90s")
+	t.Logf("two are ready after %s", time.Since(began).Round(100*time.Millisecond))
+	return i
+}
+
+// pod is the name of one of the control planes.
+func (i *installation) pod(n int) string { return fmt.Sprintf("%s-%d", release, n) }
+
+// try runs a command of clawjail in the pod of a control plane.
+func (i *installation) try(n int, argv ...string) (string, error) {
+	return i.tryKubectl(append([]string{"-n", i.namespace, "exec", i.pod(n), "--", "/usr/bin/clawjail"}, argv...)...)
+}
+
+func (i *installation) in(n int, argv ...string) string {
+	i.t.Helper()
+	out, err := i.try(n, argv...)
+	if err != nil {
+		i.t.Fatalf("clawjail %s in %s: %v: %s", strings.Join(argv, " "), i.pod(n), err, out)
+	}
+	return out
+}
+
+// Helm installs all of it; a second control plane comes with the keys of the first, and none ends a session when it is updated.
+func TestTheChartInstalls(t *testing.T) {
+	c := theCluster(t)
+	i := c.install("chart")
 	began := time.Now()
 	took := func(what string) {
 		t.Logf("%s after %s", what, time.Since(began).Round(100*time.Millisecond))
 		began = time.Now()
 	}
-	c.kubectl("", "create", "namespace", "chart")
-	c.kubectl("", "label", "namespace", "chart", "pod-security.kubernetes.io/enforce=baseline")
-	c.kubectl("", "-n", "chart", "create", "secret", "generic", "database", "--from-literal=url=postgres://clawjail:word@"+nodeAddress+":5432"+address.Path)
-	c.kubectl("", "-n", "chart", "create", "secret", "generic", "authority", "--from-file=ca.crt="+c.dir+"/pki/apiserver.crt")
-	c.mustHelm("install", "jailer", c.chart(), "--namespace", "chart", "--values", values, "--wait", "--timeout", "60s")
-	took("the first is ready")
-
-	in := func(pod string, argv ...string) string {
-		t.Helper()
-		return c.kubectl("", append([]string{"-n", "chart", "exec", pod, "--", "/usr/bin/clawjail"}, argv...)...)
+	if got := i.in(0, "status"); !strings.Contains(got, "2 control planes, jailer-0 alive with 0 sessions, jailer-1 alive with 0 sessions") {
+		t.Errorf("the status is %s", got)
 	}
-	// A second one has the keys of the first.
-	keys := []string{"-n", "chart", "create", "secret", "generic", "keys"}
-	for _, key := range []string{"admin.key", "vault.key", "grants.key"} {
-		out, err := exec.Command(c.parts+"/kubernetes", "kubectl", "--kubeconfig", c.dir+"/kubeconfig", "-n", "chart", "exec", "jailer-0", "--", "/bin/busybox", "cat", "/var/lib/clawjail/control/"+key).Output()
-		c.must(err)
-		keys = append(keys, "--from-file="+key+"="+c.write(key, string(out)))
-	}
-	c.kubectl("", keys...)
-	c.mustHelm("upgrade", "jailer", c.chart(), "--namespace", "chart", "--values", values, "--set", "replicas=2,keys.secret=keys", "--wait", "--timeout", "90s")
-	took("two are ready")
-
-	open := func(pod string) string {
-		t.Helper()
-		var opened struct{ ID string }
-		c.must(json.Unmarshal([]byte(in(pod, "session", "open", "--json")), &opened))
-		took("a session of " + pod + " is there")
-		return opened.ID
-	}
-	session := open("jailer-1")
-	if got := in("jailer-0", "session", "eval", session, "6*7"); !strings.Contains(got, "42") {
+	var opened struct{ ID string }
+	c.must(json.Unmarshal([]byte(i.in(1, "session", "open", "--json")), &opened))
+	took("a session is there")
+	session := opened.ID
+	if got := i.in(0, "session", "eval", session, "6*7"); !strings.Contains(got, "42") {
 		t.Errorf("by way of the other control plane the browser says %q", got)
 	}
-	in("jailer-0", "agent", "add", "bot", "--state", "64MiB")
+	i.in(0, "agent", "add", "bot", "--state", "64MiB")
 	c.until("that the agent runs", nil, func() error {
-		out, err := exec.Command(c.parts+"/kubernetes", "kubectl", "--kubeconfig", c.dir+"/kubeconfig", "-n", "chart", "exec", "jailer-0", "--", "/usr/bin/clawjail", "agent", "exec", "bot", "--", "/bin/sh", "-c", "echo kept >/state/file; id -u").CombinedOutput()
-		if err != nil || strings.TrimSpace(string(out)) != "1000" {
+		out, err := i.try(0, "agent", "exec", "bot", "--", "/bin/sh", "-c", "echo kept >/state/file; id -u")
+		if err != nil || strings.TrimSpace(out) != "1000" {
 			err = fmt.Errorf("%w: %s", cmp.Or(err, errors.New("it answers")), out)
 		}
 		return err
 	})
 	took("an agent runs")
 
-	looks := func() (string, error) {
-		out, err := exec.Command(c.parts+"/kubernetes", "kubectl", "--kubeconfig", c.dir+"/kubeconfig", "-n", "chart", "exec", "jailer-0", "--", "/usr/bin/clawjail", "doctor").CombinedOutput()
-		return string(out), err
-	}
-	if out, err := looks(); err != nil || !strings.Contains(out, "in a pod that is confined as declared") {
+	if out, err := i.try(0, "doctor"); err != nil || !strings.Contains(out, "in a pod that is confined as declared") {
 		t.Errorf("the doctor says: %v: %s", err, out)
 	}
 	took("the doctor has looked")
 	binding := c.kubectl("", "-n", "chart-jails", "get", "rolebinding", "jailer", "-o", "json")
 	c.kubectl("", "-n", "chart-jails", "delete", "rolebinding", "jailer")
-	if out, err := looks(); err == nil || !strings.Contains(out, "may not create sandboxclaims.extensions.agents.x-k8s.io") {
+	if out, err := i.try(0, "doctor"); err == nil || !strings.Contains(out, "may not create sandboxclaims.extensions.agents.x-k8s.io") {
 		t.Errorf("without its rights the doctor says: %v: %s", err, out)
 	}
 	c.kubectl(binding, "apply", "-f", "-")
@@ -298,14 +321,14 @@ drainSeconds: 60
 		}
 		return nil
 	})
-	if got := in("jailer-0", "session", "eval", session, "6*8"); !strings.Contains(got, "48") {
+	if got := i.in(0, "session", "eval", session, "6*8"); !strings.Contains(got, "48") {
 		t.Errorf("while its control plane drains the browser says %q", got)
 	}
-	in("jailer-0", "session", "close", session)
+	i.in(0, "session", "close", session)
 	began = time.Now()
 	c.kubectl("", "-n", "chart", "wait", "--for=jsonpath={.status.readyReplicas}=2", "statefulset/jailer", "--timeout=60s")
 	took("the next one is there")
-	if got := in("jailer-1", "node", "ls"); strings.Count(got, "jailer-") != 2 {
+	if got := i.in(1, "node", "ls"); strings.Count(got, "jailer-") != 2 {
 		t.Errorf("the control planes are %s", got)
 	}
 

@@ -402,6 +402,12 @@ func (c *cluster) kubectl(input string, argv ...string) string {
 	return string(out)
 }
 
+// tryKubectl is kubectl for what may fail.
+func (c *cluster) tryKubectl(argv ...string) (string, error) {
+	out, err := exec.Command(c.parts+"/kubernetes", append([]string{"kubectl", "--kubeconfig", c.dir + "/kubeconfig"}, argv...)...).CombinedOutput()
+	return string(out), err
+}
+
 // importImages makes the images of pods: of what is paused, and of the shim with a shell beside it.
 func (c *cluster) importImages() {
 	c.t.Helper()
