@@ -205,11 +205,7 @@ func statusNodes(nodes []peer.Node, line func(name string, parts ...string)) {
 	}
 	parts, shown := []string{fmt.Sprintf("%d control planes", len(nodes))}, nodes[:min(len(nodes), nodesListed)]
 	for _, n := range shown {
-		text := n.Name + " " + string(n.State)
-		if n.Sessions != nil {
-			text += fmt.Sprintf(" with %d sessions", *n.Sessions)
-		}
-		parts = append(parts, text)
+		parts = append(parts, n.Name+" "+string(n.State))
 	}
 	line("nodes", append(parts, some(len(nodes)-len(shown), "more"))...)
 }

@@ -149,7 +149,7 @@ type Status struct {
 	Audit    *AuditStatus     `json:"audit,omitempty"`
 	Database *DatabaseStatus  `json:"database,omitempty"`
 	TLS      *CertificateLife `json:"certificate,omitempty"`
-	Nodes    []peer.Node      `json:"nodes,omitempty" doc:"the control planes of the database that have not stopped"`
+	Nodes    []peer.Node      `json:"nodes,omitempty" doc:"the control planes of the database that have not stopped; how many sessions they have is said by GET /v1/nodes"`
 
 	Quotas []quota.Use `json:"quotas,omitempty" doc:"how much tenants hold of shared resources, fullest first, at most 20"`
 

@@ -281,7 +281,7 @@ func TestTheChartInstalls(t *testing.T) {
 		t.Logf("%s after %s", what, time.Since(began).Round(100*time.Millisecond))
 		began = time.Now()
 	}
-	if got := i.in(0, "status"); !strings.Contains(got, "2 control planes, jailer-0 alive with 0 sessions, jailer-1 alive with 0 sessions") {
+	if got := i.in(0, "status"); !strings.Contains(got, "2 control planes, jailer-0 alive, jailer-1 alive") {
 		t.Errorf("the status is %s", got)
 	}
 	var opened struct{ ID string }

@@ -76,7 +76,7 @@ func TestControlPlanesOfOneDatabaseKnowOfEachOther(t *testing.T) {
 			t.Errorf("the status is: %v: %s", err, out)
 		}
 	}
-	status("2 control planes, first alive with 0 sessions, second alive")
+	status("2 control planes, first alive, second alive")
 
 	// The name of one that is there is nobody else's.
 	twin := testkit.Prepare(t, named("second"))
