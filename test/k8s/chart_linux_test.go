@@ -284,6 +284,17 @@ func TestTheChartInstalls(t *testing.T) {
 	if got := i.in(0, "status"); !strings.Contains(got, "2 control planes, jailer-0 alive, jailer-1 alive") {
 		t.Errorf("the status is %s", got)
 	}
+	c.kubectl("# Netscape HTTP Cookie File\n.example.com\tTRUE\t/\tTRUE\t4102444800\tsid\tvalue-of-the-cookie\n", "-n", "chart", "exec", "-i", i.pod(0), "--", "/usr/bin/clawjail", "cookies", "import", "-", "--domain", "example.com")
+	// The control plane, which has the accounts, has no token of the cluster, and the pod has few rights.
+	for command, want := range map[string]string{
+		"stat -L -c %a:%u /var/run/secrets/kubernetes.io/serviceaccount/token": "600:0", "stat -L -c %a:%U:%G /etc/clawjail/clawjail.yml": "640:root:clawjail",
+		"grep CapBnd /proc/1/status": "CapBnd:\t00000000000000eb", "grep NoNewPrivs /proc/1/status": "NoNewPrivs:\t1", "touch /x": "touch: /x: Read-only file system",
+	} {
+		got, _ := c.tryKubectl(append([]string{"-n", "chart", "exec", i.pod(0), "--", "/bin/busybox"}, strings.Fields(command)...)...)
+		if got, _, _ := strings.Cut(got, "\n"); got != want {
+			t.Errorf("%s says %q, and not %q", command, got, want)
+		}
+	}
 	var opened struct{ ID string }
 	c.must(json.Unmarshal([]byte(i.in(1, "session", "open", "--json")), &opened))
 	took("a session is there")
@@ -342,8 +353,20 @@ func TestTheChartInstalls(t *testing.T) {
 		}
 		return nil
 	})
-	c.mustHelm("uninstall", "jailer", "--namespace", "chart", "--wait")
+	c.mustHelm("uninstall", release, "--namespace", "chart", "--wait")
 	if left := c.kubectl("", "-n", "chart-jails", "get", "pvc,role,rolebinding,networkpolicy", "-o", "name"); left != "persistentvolumeclaim/state-bot\n" {
 		t.Errorf("helm has left %s", left)
+	}
+
+	// All that a database and the keys do not have may be lost: an account is there again, and the record is whole.
+	c.kubectl("", "-n", "chart", "delete", "pvc", "--all")
+	began = time.Now()
+	c.mustHelm("install", release, c.chart(), "--namespace", "chart", "--values", c.dir+"/values.yaml", "--set", "keys.secret=keys", "--wait", "--timeout", "60s")
+	took("it is restored")
+	if got := i.in(0, "cookies", "ls"); !strings.Contains(got, "example.com") {
+		t.Errorf("the accounts are %s", got)
+	}
+	if got, err := i.try(0, "audit", "verify"); err != nil {
+		t.Errorf("the record is: %v: %s", err, got)
 	}
 }

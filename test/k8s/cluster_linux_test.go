@@ -347,6 +347,7 @@ address: %s
 cgroupRoot: /%s
 cgroupsPerQOS: false
 podPidsLimit: 512
+maxPods: 250
 enforceNodeAllocatable: []
 cgroupDriver: cgroupfs
 failCgroupV1: false

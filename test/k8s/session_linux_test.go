@@ -11,11 +11,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/instance"
@@ -115,6 +118,34 @@ func TestSessionsArePods(t *testing.T) {
 			testkit.Script(t, "playwright.mjs", env)
 		})
 	}
+	t.Run("twenty", func(t *testing.T) {
+		began := time.Now()
+		var all sync.WaitGroup
+		ids, took := make([]string, 20), make([]time.Duration, 20)
+		for n := range ids {
+			all.Go(func() {
+				s, err := v.API.Open(t.Context(), api.OpenRequest{})
+				if err != nil {
+					t.Errorf("session %d: %v", n, err)
+				}
+				ids[n], took[n] = s.ID, time.Since(began)
+			})
+		}
+		all.Wait()
+		slices.Sort(took)
+		t.Logf("twenty sessions are open after %s, half of them after %s", took[19].Round(100*time.Millisecond), took[10].Round(100*time.Millisecond))
+		for _, id := range ids {
+			if id == "" {
+				continue
+			}
+			if _, err := v.API.Drive(t.Context(), id, browser.Navigate{URL: lab.URL("/")}); err != nil {
+				t.Error(err)
+			}
+			if err := v.API.Close(t.Context(), id, true); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 	t.Run("operator", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "state.json")
 		c.must(os.WriteFile(file, []byte(lab.State()), 0o600))

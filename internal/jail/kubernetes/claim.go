@@ -160,8 +160,8 @@ func (a *API) claimed(ctx context.Context, namespace, name string) (sandbox stri
 }
 
 const (
-	// goneLimit is how long a claim and its pod may take to go.
-	goneLimit = 30 * time.Second
+	// goneLimit is how long a claim and its pod may take to go: a node ends a few pods in a second.
+	goneLimit = 50 * time.Second
 	// seenLimit is how long a claim that is there may take to be seen.
 	seenLimit = time.Second
 )

@@ -137,8 +137,9 @@ type podIP struct {
 	IP netip.Addr `json:"ip"`
 }
 
-// addressLimit is how long a kubelet may take to tell the API server the address of a pod that runs already.
-const addressLimit = 2 * time.Second
+// addressLimit is how long a kubelet may take to tell the API server the address of a pod that runs already. One that starts many takes
+// seconds. It is less than a pod has to be known in.
+const addressLimit = 8 * time.Second
 
 // addressed is a pod, when its address is known.
 func (a *API) addressed(ctx context.Context, namespace, name string) (pod podStatus, err error) {
