@@ -75,6 +75,9 @@ k8s_needs='
 /usr/lib/cni/bridge containernetworking-plugins  the network of pods
 /bin/busybox busybox-static    what is in the pods of the tests
 ipset ipset                    what enforces policies keeps addresses with it
+/usr/lib/postgresql postgresql  the database of several control planes
+node nodejs                    installs the clients of the tests
+npm npm                        the same
 '
 
 die() {
@@ -297,5 +300,5 @@ if [ -n "$absent" ]; then
 fi
 ensure_go
 case $1 in
-test | vm) "$here/scripts/clients.sh" ;;
+test | vm | k8s) "$here/scripts/clients.sh" ;;
 esac

@@ -238,7 +238,7 @@ drainSeconds: 60
 	began := time.Now()
 	c.kubectl("", "create", "namespace", namespace)
 	c.kubectl("", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=baseline")
-	c.kubectl("", "-n", namespace, "create", "secret", "generic", "database", "--from-literal=url=postgres://clawjail:word@"+nodeAddress+":5432"+address.Path)
+	c.kubectl("", "-n", namespace, "create", "secret", "generic", "database", "--from-literal=url=postgres://clawjail:word@"+nodeAddress+":5432"+address.Path+"\n") // as of a file
 	c.kubectl("", "-n", namespace, "create", "secret", "generic", "authority", "--from-file=ca.crt="+c.dir+"/pki/apiserver.crt")
 	c.mustHelm("install", release, c.chart(), "--namespace", namespace, "--values", values, "--wait", "--timeout", "60s")
 	t.Logf("the first is ready after %s", time.Since(began).Round(100*time.Millisecond))
