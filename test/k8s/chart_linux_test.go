@@ -185,9 +185,8 @@ func TestWhatTheChartMakesIsOfTheClustersSchema(t *testing.T) {
 	// What is kept is what is seen to be wrong, as a control.
 	text, err := render("replicas=1")
 	c.must(err)
-	cmd := exec.Command(c.parts+"/kubernetes", "kubectl", "--kubeconfig", c.dir+"/kubeconfig", "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
-	cmd.Stdin = strings.NewReader(strings.Replace(text, "serviceName:", "servicename:", 1))
-	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "servicename") {
+	wrong := strings.Replace(text, "serviceName:", "servicename:", 1)
+	if out, err := c.tryKubectl(wrong, "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-"); err == nil || !strings.Contains(out, "servicename") {
 		t.Errorf("a wrong field is taken: %v: %s", err, out)
 	}
 }
@@ -229,7 +228,7 @@ drainSeconds: 60
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, argv := range [][]string{{"get", "events,pods", "-A"}, {"-n", namespace, "logs", release + "-0", "--all-containers", "--tail=80"}, {"-n", namespace, "logs", release + "-1", "--all-containers", "--tail=80"}} {
-				out, _ := c.tryKubectl(argv...)
+				out, _ := c.tryKubectl("", argv...)
 				t.Logf("%s:\n%s", strings.Join(argv, " "), out)
 			}
 		}
@@ -260,7 +259,7 @@ func (i *installation) pod(n int) string { return fmt.Sprintf("%s-%d", release, 
 
 // try runs a command of clawjail in the pod of a control plane.
 func (i *installation) try(n int, argv ...string) (string, error) {
-	return i.tryKubectl(append([]string{"-n", i.namespace, "exec", i.pod(n), "--", "/usr/bin/clawjail"}, argv...)...)
+	return i.tryKubectl("", append([]string{"-n", i.namespace, "exec", i.pod(n), "--", "/usr/bin/clawjail"}, argv...)...)
 }
 
 func (i *installation) in(n int, argv ...string) string {
@@ -290,7 +289,7 @@ func TestTheChartInstalls(t *testing.T) {
 		"stat -L -c %a:%u /var/run/secrets/kubernetes.io/serviceaccount/token": "600:0", "stat -L -c %a:%U:%G /etc/clawjail/clawjail.yml": "640:root:clawjail",
 		"grep CapBnd /proc/1/status": "CapBnd:\t00000000000000eb", "grep NoNewPrivs /proc/1/status": "NoNewPrivs:\t1", "touch /x": "touch: /x: Read-only file system",
 	} {
-		got, _ := c.tryKubectl(append([]string{"-n", "chart", "exec", i.pod(0), "--", "/bin/busybox"}, strings.Fields(command)...)...)
+		got, _ := c.tryKubectl("", append([]string{"-n", "chart", "exec", i.pod(0), "--", "/bin/busybox"}, strings.Fields(command)...)...)
 		if got, _, _ := strings.Cut(got, "\n"); got != want {
 			t.Errorf("%s says %q, and not %q", command, got, want)
 		}

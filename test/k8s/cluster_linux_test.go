@@ -394,18 +394,18 @@ func (c *cluster) get(path string) ([]byte, error) {
 // kubectl does something with an admin's rights.
 func (c *cluster) kubectl(input string, argv ...string) string {
 	c.t.Helper()
-	cmd := exec.Command(c.parts+"/kubernetes", append([]string{"kubectl", "--kubeconfig", c.dir + "/kubeconfig"}, argv...)...)
-	cmd.Stdin = strings.NewReader(input)
-	out, err := cmd.CombinedOutput()
+	out, err := c.tryKubectl(input, argv...)
 	if err != nil {
 		c.t.Fatalf("kubectl %s: %v: %s", strings.Join(argv, " "), err, out)
 	}
-	return string(out)
+	return out
 }
 
 // tryKubectl is kubectl for what may fail.
-func (c *cluster) tryKubectl(argv ...string) (string, error) {
-	out, err := exec.Command(c.parts+"/kubernetes", append([]string{"kubectl", "--kubeconfig", c.dir + "/kubeconfig"}, argv...)...).CombinedOutput()
+func (c *cluster) tryKubectl(input string, argv ...string) (string, error) {
+	cmd := exec.Command(c.parts+"/kubernetes", append([]string{"kubectl", "--kubeconfig", c.dir + "/kubeconfig"}, argv...)...)
+	cmd.Stdin = strings.NewReader(input)
+	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 

@@ -122,7 +122,7 @@ func TestWhateverIsKilledNothingIsLeftHalfDone(t *testing.T) {
 		c.until("a session after "+after, nil, func() error {
 			id, err := open(second)
 			if err != nil {
-				time.Sleep(500 * time.Millisecond)
+				time.Sleep(500 * time.Millisecond) // each try takes a grant and writes to the record
 				return err
 			}
 			return errors.Join(note("its use", use(id)), note("its end", second.Close(within(30*time.Second), id, true)))
@@ -157,7 +157,7 @@ func TestWhateverIsKilledNothingIsLeftHalfDone(t *testing.T) {
 			go func() {
 				defer close(killed)
 				if phase == "open" {
-					time.Sleep(300 * time.Millisecond)
+					time.Sleep(300 * time.Millisecond) // by then the claim is made, and its pod is not there yet
 				}
 				part.kill()
 			}()
