@@ -3,6 +3,7 @@
 package k8s
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -261,6 +262,124 @@ clawbots:
 		left := c.kubectl("", "-n", "agents", "get", "pvc", "-o", "name")
 		if strings.Contains(left, "state-dev-bot") || !strings.Contains(left, "state-writer-bot") {
 			return errors.New(left)
+		}
+		return nil
+	})
+}
+
+// serverOfNotes is an MCP server with one tool, which says what it finds in its jail.
+const serverOfNotes = `import json, os, sys
+for line in sys.stdin:
+    m = json.loads(line)
+    r = {"initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "notes", "version": "1"}},
+         "tools/list": {"tools": [{"name": "note", "inputSchema": {"type": "object"}}]}, "ping": {}}.get(m.get("method"))
+    if m.get("method") == "tools/call":
+        with open("/mnt/notes/log", "a") as f: f.write("line\n")
+        found = [os.environ.get("WORD"), open(os.environ["KEY_FILE"]).read(), os.getuid(), len(open("/mnt/notes/log").readlines())]
+        r = {"content": [{"type": "text", "text": " ".join(map(str, found))}]}
+    if r is not None: print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": r}), flush=True)
+`
+
+// Programs that are spawned, and the tools of MCP servers, are pods of their own, or run in that of an agent.
+func TestProgramsAndToolServersArePods(t *testing.T) {
+	c := theCluster(t)
+	c.furnish("programs")
+	c.store()
+	c.enforce(18795, 3000)
+	e := testkit.NewEstate(t, c.settings("programs", "clawbot")+"mcp_servers:\n  notes:\n    limits: {memory: 128MiB, cpu: 1}\n    secrets: {KEY: {secret: key}, WORD: {secret: word, as: env}}\n"+
+		"    mounts: [{source: DIR/workspaces/notes, target: /mnt/notes}]\n    command:\n      - /usr/bin/python3\n      - -c\n      - |\n        "+strings.ReplaceAll(serverOfNotes, "\n", "\n        ")+"\n")
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%s\n%s\n%s", c.kubectl("", "-n", "programs", "get", "events"), c.kubectl("", "-n", "programs", "get", "pods,pvc", "-o", "wide"), e.Log())
+		}
+	})
+	for _, name := range []string{"key", "word"} {
+		cmd := e.Command(t.Context(), "secret", "set", name)
+		cmd.Stdin = strings.NewReader("value-of-" + name)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	e.Sync("clawbots: [{name: bot, mcp: [notes]}, {name: plain}]")
+	e.Running("bot")
+	e.Running("plain")
+
+	t.Run("spawn", func(t *testing.T) {
+		run := func(input string, argv ...string) (string, string, int) {
+			cmd := e.Command(t.Context(), append([]string{"spawn"}, argv...)...)
+			var out, errs bytes.Buffer
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &errs
+			_ = cmd.Run() // its status is what counts
+			return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+		}
+		for _, flag := range []string{"--agent", "--jail"} {
+			began := time.Now()
+			out, errs, status := run("a line\n", flag, "bot", "--env", "SAID=it's \"so\" $HOME", "--dir", "/tmp", "--", "/bin/sh", "-c",
+				`read line; echo "$line, $SAID, $PWD, $AGENT_NAME, $(id -u)"; echo to the other >&2; exit 7`)
+			if out != "a line, it's \"so\" $HOME, /tmp, bot, 1000\n" || errs != "to the other\n" || status != 7 {
+				t.Errorf("%s: %q, %q, %d", flag, out, errs, status)
+			}
+			t.Logf("%s bot: %s", flag, time.Since(began).Round(100*time.Millisecond))
+			// The gateway knows whose program it is: it has no key, and a name that no rule has is refused.
+			out, errs, status = run("", flag, "bot", "--", "/bin/sh", "-c", `curl -sS --noproxy '*' "$SHELL_URL/v1/sessions"; curl -s -o /dev/null -w '%{http_connect}' https://example.com`)
+			if !strings.Contains(out, "unauthorized") || !strings.HasSuffix(out, "403") {
+				t.Errorf("%s: the gateway says %q, %q, %d", flag, out, errs, status)
+			}
+			if out, errs, status := run("", flag, "bot", "--", "/bin/sh", "-c", "kill -9 $$"); flag == "--jail" && status != 128+9 {
+				t.Errorf("%s: %q, %q, %d", flag, out, errs, status)
+			}
+			if out, errs, status := run("", flag, "bot", "--ttl", "1s", "--", "sleep", "60"); status == 0 || !strings.Contains(errs, "the program's time was up") {
+				t.Errorf("%s: %q, %q, %d", flag, out, errs, status)
+			}
+		}
+		// The gateway's port is open to all pods. What it takes from one without a network is nothing.
+		for _, script := range []string{"curl -sS -m 10 --noproxy '*' http://gateway:3000/v1/sessions", "curl -sS -m 10 -p -x http://gateway:3000 https://example.com -D - -o /dev/null || true"} {
+			out, errs, status := run("", "--agent", "bot", "--network", "none", "--", "/bin/sh", "-c", script)
+			if status != 0 || !strings.Contains(out, "unknown_caller") && !strings.HasPrefix(out, "HTTP/1.1 403") {
+				t.Errorf("without a network: %q, %q, %d", out, errs, status)
+			}
+		}
+		// What one writes into a folder another one reads, in another pod.
+		for _, script := range []string{"echo kept > /mnt/shared/file", "cat /mnt/shared/file"} {
+			out, errs, status := run("", "--agent", "bot", "--mount", e.Dir+"/workspaces/shared:/mnt/shared", "--", "/bin/sh", "-c", script)
+			if status != 0 || strings.HasPrefix(script, "cat") && out != "kept\n" {
+				t.Errorf("%s: %q, %q, %d", script, out, errs, status)
+			}
+		}
+	})
+	t.Run("tools", func(t *testing.T) {
+		call := func(agent, method, params string) string {
+			return e.MustIn(agent, `curl -sS --noproxy '*' -m 60 -H "Authorization: Bearer $(cat /run/hermit/token)" -H 'Content-Type: application/json' -H 'Accept: application/json, text/event-stream' `+
+				`-H 'MCP-Protocol-Version: 2025-06-18' -d '{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}' "$SHELL_URL/mcp"`)
+		}
+		c.until("the tools", nil, func() error {
+			if list := call("bot", "tools/list", "{}"); !strings.Contains(list, `"notes__note"`) {
+				return errors.New(list)
+			}
+			return nil
+		})
+		if list := call("plain", "tools/list", "{}"); strings.Contains(list, "notes__note") {
+			t.Error("an agent is offered what it is not given")
+		}
+		for n := range 2 {
+			began := time.Now()
+			if got := call("bot", "tools/call", `{"name":"notes__note","arguments":{}}`); !strings.Contains(got, fmt.Sprintf("value-of-word value-of-key 1000 %d", n+1)) {
+				t.Errorf("the tool answers %s", got)
+			}
+			t.Logf("the tool answers after %s", time.Since(began).Round(10*time.Millisecond))
+		}
+		if pods := c.kubectl("", "-n", "programs", "get", "pods", "-o", "json"); strings.Contains(pods, "value-of-") {
+			t.Error("a secret is in what the cluster knows of a pod")
+		}
+	})
+	e.Sync("clawbots: []", "--prune")
+	c.until("that nothing is left", nil, func() error {
+		if out, err := e.Run(t.Context(), "mcp-server", "ls", "--json"); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		left := strings.Fields(c.kubectl("", "-n", "programs", "get", "sandboxclaims", "-o", "name"))
+		if len(left) > 1 { // the server goes when nobody calls it
+			return fmt.Errorf("there are %v", left)
 		}
 		return nil
 	})
