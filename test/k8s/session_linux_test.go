@@ -58,11 +58,15 @@ func (c *cluster) images() string {
 	return string(out)
 }
 
-// enforce has the node let pods reach two ports and nothing else, as a network that enforces policies does, until the test ends.
+// enforce has the node let pods reach some ports and nothing else, as a network that enforces policies does, until the test ends.
 func (c *cluster) enforce(ports ...int) {
 	c.t.Helper()
+	var list strings.Builder
+	for _, port := range ports {
+		fmt.Fprintf(&list, "%d, ", port)
+	}
 	cmd := exec.Command("nft", "-f", "-")
-	cmd.Stdin = strings.NewReader(fmt.Sprintf("table inet clawjail_test { chain in { type filter hook input priority 0; iifname cni0 tcp dport { %d, %d } accept; iifname cni0 reject; }; }\n", ports[0], ports[1]))
+	cmd.Stdin = strings.NewReader(fmt.Sprintf("table inet clawjail_test { chain in { type filter hook input priority 0; iifname cni0 tcp dport { %s } accept; iifname cni0 reject; }; }\n", list.String()))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		c.t.Fatalf("%v: %s", err, out)
 	}

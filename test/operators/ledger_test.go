@@ -4,7 +4,6 @@ package operators
 
 import (
 	"errors"
-	"net/url"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -22,7 +21,6 @@ import (
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/selftest/website"
-	"github.com/clawjail/clawjail/internal/store/postgres/pgtest"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/testkit"
 )
@@ -91,24 +89,9 @@ func TestAFullDiskStopsActionsAndNoEnding(t *testing.T) {
 	}
 }
 
-// onPostgreSQL is the setting of a database of a new server, which control planes reach as their own users.
-func onPostgreSQL(t *testing.T) string {
-	t.Helper()
-	testenv.Root(t)
-	address := pgtest.Start(t).Database(t)
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(u.Query().Get("host"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return "database: " + strconv.Quote(address) + "\n"
-}
-
 // TestPostgreSQLIsAllThatChanges runs an operator's day on the other database.
 func TestPostgreSQLIsAllThatChanges(t *testing.T) {
-	v := visiting(t, instance.Options{Settings: testkit.NoPool + onPostgreSQL(t)})
+	v := visiting(t, instance.Options{Settings: testkit.NoPool + testkit.OnPostgreSQL(t)})
 	v.run("cookies", "import", v.storageState("carol"), "--domain", website.Domain)
 	s, err := v.operator()
 	if err != nil {

@@ -24,7 +24,6 @@ import (
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/grant"
-	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/op"
@@ -56,7 +55,7 @@ func nodesOf(b *testkit.Installation) map[string]peer.NodeState {
 }
 
 func TestControlPlanesOfOneDatabaseKnowOfEachOther(t *testing.T) {
-	database := onPostgreSQL(t)
+	database := testkit.OnPostgreSQL(t)
 	named := func(node string) instance.Options {
 		return instance.Options{Settings: testkit.NoPool + database + "node: " + node + "\n"}
 	}
@@ -117,7 +116,7 @@ func TestControlPlanesOfOneDatabaseKnowOfEachOther(t *testing.T) {
 // sharing makes two control planes of one database that reach each other. They have the same keys when together says so.
 func sharing(t *testing.T, together bool) (first, second *testkit.Installation) {
 	t.Helper()
-	database := onPostgreSQL(t)
+	database := testkit.OnPostgreSQL(t)
 	named := func(node string) instance.Options {
 		return instance.Options{Settings: testkit.NoPool + database + "node: " + node + "\n" + fmt.Sprintf("node_listen: 127.0.0.1:%d\n", testenv.FreePort(t))}
 	}
@@ -125,19 +124,7 @@ func sharing(t *testing.T, together bool) (first, second *testkit.Installation) 
 	if !together {
 		return first, second
 	}
-	if err := second.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"admin.key", "vault.key", "grants.key"} {
-		key, err := os.ReadFile(filepath.Join(hostd.ControlDir(first.Config), name))
-		if err == nil { // into the file, which is its user's
-			err = os.WriteFile(filepath.Join(hostd.ControlDir(second.Config), name), key, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	second.Up()
+	second.Join(first)
 	return first, second
 }
 
