@@ -88,11 +88,7 @@ func assemblePods(ctx context.Context, c config.Config, id jail.Installation, lo
 				return nil, err
 			}
 			driver = d
-			go func() {
-				if err := d.Serve(listener); err != nil {
-					log.Error("let pods in", "error", err)
-				}
-			}()
+			go d.Serve(listener)
 			return d, nil
 		},
 		Close: func(ctx context.Context) (err error) {

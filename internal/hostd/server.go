@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/hostd/keeper"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -69,20 +70,10 @@ func newServer(o Options, m makers, k *keeper.Keeper, b *bound, who *tenants, no
 
 // accept serves connections until the listener closes or the context ends.
 func (s *server) accept(ctx context.Context, l *net.UnixListener) {
-	const pause = 50 * time.Millisecond // when there are no descriptors left, asking again at once does not help
 	for {
-		conn, err := l.AcceptUnix()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
+		conn, err := wake.Accept(l.AcceptUnix, ctx.Done(), func(err error) { s.Log.Error("accept a connection; it is tried again", "error", err) })
 		if err != nil {
-			s.Log.Error("accept a connection", "error", err)
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(pause):
-			}
-			continue
+			return
 		}
 		s.calls.Go(func() { s.serve(conn) })
 	}

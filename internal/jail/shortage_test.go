@@ -8,10 +8,15 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-func TestFullDiskIsNamedOnceAndNothingElseIs(t *testing.T) {
+func TestWhatTheHostLacksIsNamedOnceAndNothingElseIs(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT} {
 		err := fmt.Errorf("clone: %w", Shortage(fmt.Errorf("write: %w", errno)))
 		if problem.CodeOf(err) != problem.DiskFull || Shortage(err) != err {
+			t.Errorf("%v is %s", err, problem.CodeOf(err))
+		}
+	}
+	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE} {
+		if err := Shortage(fmt.Errorf("pipe: %w", errno)); problem.CodeOf(err) != problem.PoolExhausted {
 			t.Errorf("%v is %s", err, problem.CodeOf(err))
 		}
 	}

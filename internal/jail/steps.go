@@ -75,7 +75,7 @@ func Make[D any, M interface{ making() *Making }](ctx context.Context, d D, e *E
 		}
 		began := g.o.Now()
 		if err := do(func() error { return s.Do(d, ctx, e, m) }); err != nil {
-			return nil, fmt.Errorf("%s: %w", s.Step, err)
+			return nil, fmt.Errorf("%s: %w", s.Step, Shortage(err))
 		}
 		if s.Took != nil {
 			*s.Took(&of.Jail.Timing) += g.o.Now().Sub(began)

@@ -62,16 +62,17 @@ func newGateway(c *cluster, namespace string) *gateway {
 	})
 	l, err := net.Listen("tcp", fmt.Sprintf("%s:%d", nodeAddress, gatewayPort))
 	c.must(err)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
+	served := make(chan struct{})
+	go func() {
+		server.Serve(l)
+		close(served)
+	}()
 	c.t.Cleanup(func() {
 		c.kubectl("", "delete", "namespace", namespace, "--wait=false")
 		_ = l.Close()
 		server.Close()
 		g.api.Close()
-		if err := <-served; err != nil {
-			c.t.Error(err)
-		}
+		<-served
 		if c.t.Failed() {
 			c.t.Logf("the gateway:\n%s", g.log)
 		}

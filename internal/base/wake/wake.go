@@ -3,6 +3,8 @@ package wake
 
 import (
 	"context"
+	"errors"
+	"net"
 	"time"
 )
 
@@ -29,5 +31,27 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 		return true
 	case <-ctx.Done():
 		return false
+	}
+}
+
+// acceptPause is how long is waited when no connection can be taken. Asking at once does not help.
+const acceptPause = 50 * time.Millisecond
+
+// Accept waits for a connection until its listener is closed, or until stop. Any other error goes by, as a want of descriptors does: it is said once, and
+// tried again.
+func Accept[C net.Conn](accept func() (C, error), stop <-chan struct{}, say func(error)) (C, error) {
+	for said := false; ; said = true {
+		c, err := accept()
+		if err == nil || errors.Is(err, net.ErrClosed) {
+			return c, err
+		}
+		if !said {
+			say(err)
+		}
+		select {
+		case <-time.After(acceptPause):
+		case <-stop:
+			return c, net.ErrClosed
+		}
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -153,22 +154,9 @@ func (l *Listener) end(err error) {
 	})
 }
 
-// accept waits for a connection until done, or until the listener is closed. Any other error goes by, as a want of descriptors does.
+// accept waits for a connection until done, or until the listener is closed.
 func accept(l net.Listener, done <-chan struct{}, log *slog.Logger) (net.Conn, error) {
-	for said := false; ; said = true {
-		c, err := l.Accept()
-		if err == nil || errors.Is(err, net.ErrClosed) {
-			return c, err
-		}
-		if !said {
-			log.Warn("accept a connection; it is tried again", "error", err)
-		}
-		select {
-		case <-time.After(50 * time.Millisecond): // when there are no descriptors left, asking at once does not help
-		case <-done:
-			return nil, net.ErrClosed
-		}
-	}
+	return wake.Accept(l.Accept, done, func(err error) { log.Warn("accept a connection; it is tried again", "error", err) })
 }
 
 func (l *Listener) accept() {

@@ -176,7 +176,7 @@ func (Unwritten) Delete(context.Context, jail.Name) error { return nil }
 func (Unwritten) Load(context.Context) ([]jail.Record, []jail.Name, error) { return nil, nil, nil }
 
 // Serve lets pods in, until the listener is closed.
-func (d *Driver) Serve(l net.Listener) error { return d.server.Serve(l) }
+func (d *Driver) Serve(l net.Listener) { d.server.Serve(l) }
 
 // Close ends the connections, and with them what runs in the pods. The API server is not asked any more: what is left is for the next one to reap.
 func (d *Driver) Close() {

@@ -220,13 +220,14 @@ func (w *world) listen(within func(func() error) error, address string) string {
 	}); err != nil {
 		w.t.Fatal(err)
 	}
-	done := make(chan error, 1)
-	go func() { done <- w.server.Serve(l) }()
+	done := make(chan struct{})
+	go func() {
+		w.server.Serve(l)
+		close(done)
+	}()
 	w.t.Cleanup(func() {
 		_ = l.Close()
-		if err := <-done; err != nil {
-			w.t.Error(err)
-		}
+		<-done
 	})
 	return l.Addr().String()
 }

@@ -75,14 +75,11 @@ func NewServer(o Options) *Server {
 }
 
 // Serve lets in who connects, until the listener is closed.
-func (s *Server) Serve(l net.Listener) error {
+func (s *Server) Serve(l net.Listener) {
 	for {
-		conn, err := l.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return nil
-		}
+		conn, err := wake.Accept(l.Accept, s.ctx.Done(), func(err error) { s.o.Log.Error("accept the connection of a pod; it is tried again", "error", err) })
 		if err != nil {
-			return err
+			return
 		}
 		from, place := s.enter(conn)
 		if !place {

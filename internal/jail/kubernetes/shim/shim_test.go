@@ -13,6 +13,8 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -62,16 +64,32 @@ func newWorld(t *testing.T, window time.Duration) *world {
 		t.Fatal(err)
 	}
 	w.address = l.Addr().String()
-	served := make(chan error, 1)
-	go func() { served <- w.server.Serve(l) }()
+	l = &scarce{Listener: l}
+	served := make(chan struct{})
+	go func() {
+		w.server.Serve(l)
+		close(served)
+	}()
 	t.Cleanup(func() {
 		_ = l.Close()
 		w.server.Close()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		<-served
 	})
 	return w
+}
+
+// scarce is a listener that has no descriptor left for its first connection.
+type scarce struct {
+	net.Listener
+	once sync.Once
+}
+
+func (s *scarce) Accept() (conn net.Conn, err error) {
+	s.once.Do(func() { err = syscall.EMFILE })
+	if err == nil {
+		conn, err = s.Listener.Accept()
+	}
+	return conn, err
 }
 
 // dial connects from an address, without a word.
