@@ -12,9 +12,9 @@ import (
 const (
 	// searchPath is where the host daemon finds the few programs that it runs.
 	searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	// The host daemon keeps little: a small heap that is collected often costs less than memory that stays taken.
-	gcPercent   = 50
-	memoryLimit = 48 << 20
+	// The host daemon keeps little: a small heap that is collected often costs less than memory that stays taken. There is no limit besides: where
+	// it has thousands of pods it needs hundreds of megabytes, and would do nothing but collect.
+	gcPercent = 50
 )
 
 // stageDirVariable says where programs that join a running jail are staged: an absolute path inside the jail. It is root's
@@ -26,7 +26,6 @@ const stageDirVariable = "CLAWJAIL_STAGE_DIR"
 // process that is nothing but the host daemon, and is called first.
 func Harden() error {
 	debug.SetGCPercent(gcPercent)
-	debug.SetMemoryLimit(memoryLimit)
 	unix.Umask(0o077)
 	keep := map[string]string{"PATH": searchPath}
 	for _, name := range []string{"NOTIFY_SOCKET", "TZ", stageDirVariable, "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"} {
