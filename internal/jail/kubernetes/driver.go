@@ -560,14 +560,18 @@ func (d *Driver) Reap(ctx context.Context, o jail.ReapOptions) (jail.ReapReport,
 	case <-ctx.Done():
 		return report, ctx.Err()
 	}
-	// The claims are read before the jails: a jail is there before its claim.
+	// A jail is there before its claim, and goes after it: one that was there before the claims were read needs no look.
+	known := map[jail.Name]bool{}
+	for _, e := range d.Entries() {
+		known[e.Record().Name] = true
+	}
 	claims, err := d.o.API.claims(ctx, d.o.Namespace, d.labels(), "")
 	if err != nil {
 		return report, fmt.Errorf("reap: %w", err)
 	}
 	var errs []error
 	for _, name := range claims {
-		if _, err := d.Lookup(jail.Name(name)); err == nil {
+		if _, err := d.Lookup(jail.Name(name)); err == nil || known[jail.Name(name)] {
 			report.Jails++
 			continue
 		}

@@ -50,6 +50,11 @@ const (
 	frameAlive = 3
 )
 
+// frameRoom is room for what is sent or received at once. A stream on which nothing happens has none: there may be thousands of them.
+type frameRoom [2*headerSize + ackSize + maxData]byte
+
+var frames = sync.Pool{New: func() any { return new(frameRoom) }}
+
 // ErrLost is the end of a stream whose connection broke, and in whose window there was no other one.
 var ErrLost = errors.New("the connection broke, and was not resumed in time")
 
@@ -182,18 +187,21 @@ func (s *Stream) acknowledge(arrived uint64) error {
 
 // send sends what is written, from an offset on, and says what has arrived. The other side knows that got bytes have.
 func (s *Stream) send(conn net.Conn, next, got uint64, stop <-chan struct{}) error {
-	buf := make([]byte, 0, 2*headerSize+ackSize+maxData)
 	late, idle := time.NewTimer(ackDelay), time.NewTimer(Silence/3)
 	defer late.Stop()
 	defer idle.Stop()
 	due, alive := false, false
+	var room *frameRoom
 	for {
+		if room == nil {
+			room = frames.Get().(*frameRoom)
+		}
 		s.mu.Lock()
 		arrived := s.got
 		// What arrived in between needs no sending: the other side has said so on another connection.
 		next = max(next, s.arrived)
 		data := s.out.from(int(next-s.arrived), maxData)
-		buf = buf[:0]
+		buf := room[:0]
 		if len(data) > 0 {
 			buf = append(header(buf, frameData, len(data)), data...)
 			next += uint64(len(data))
@@ -217,6 +225,8 @@ func (s *Stream) send(conn net.Conn, next, got uint64, stop <-chan struct{}) err
 		if arrived != got {
 			late.Reset(ackDelay)
 		}
+		frames.Put(room) // until there is something to send
+		room = nil
 		select {
 		case <-s.more:
 		case <-late.C:
@@ -235,9 +245,8 @@ func header(b []byte, kind byte, length int) []byte {
 
 // receive takes in what the other side sends.
 func (s *Stream) receive(conn net.Conn) error {
-	from := bufio.NewReaderSize(conn, headerSize+maxData)
+	from := bufio.NewReader(conn)
 	var head [headerSize]byte
-	payload := make([]byte, maxData)
 	for {
 		if err := conn.SetReadDeadline(time.Now().Add(Silence)); err != nil {
 			return fmt.Errorf("receive: %w", err)
@@ -249,23 +258,29 @@ func (s *Stream) receive(conn net.Conn) error {
 		if kind == frameData && (length == 0 || length > maxData) || kind == frameAck && length != ackSize || kind == frameAlive && length != 0 || kind < frameData || kind > frameAlive {
 			return fmt.Errorf("%w: a frame of kind %d has %d bytes", ErrProtocol, kind, length)
 		}
-		body := payload[:length]
-		if _, err := io.ReadFull(from, body); err != nil {
-			return fmt.Errorf("receive: %w", err)
-		}
-		var err error
-		switch kind {
-		case frameData:
-			err = s.take(conn, body)
-		case frameAck:
-			s.mu.Lock()
-			err = s.acknowledge(binary.BigEndian.Uint64(body))
-			s.mu.Unlock()
-		}
-		if err != nil {
+		if err := s.receiveBody(conn, from, kind, int(length)); err != nil {
 			return err
 		}
 	}
+}
+
+// receiveBody takes in what is behind the header of a frame.
+func (s *Stream) receiveBody(conn net.Conn, from io.Reader, kind byte, length int) error {
+	room := frames.Get().(*frameRoom)
+	defer frames.Put(room)
+	body := room[:length]
+	if _, err := io.ReadFull(from, body); err != nil {
+		return fmt.Errorf("receive: %w", err)
+	}
+	switch kind {
+	case frameData:
+		return s.take(conn, body)
+	case frameAck:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.acknowledge(binary.BigEndian.Uint64(body))
+	}
+	return nil
 }
 
 // take keeps what has arrived, and waits for room.

@@ -22,14 +22,17 @@ func (q *queue) from(offset, most int) []byte {
 	return rest[:min(len(rest), most)]
 }
 
-// drop takes out so many. A queue that is empty needs little memory.
+// smallQueue is how many bytes of room a queue keeps that is empty.
+const smallQueue = 4 << 10
+
+// drop takes out so many.
 func (q *queue) drop(n int) {
 	q.head += n
 	if q.head < len(q.bytes) {
 		return
 	}
 	q.bytes, q.head = q.bytes[:0], 0
-	if cap(q.bytes) > maxData {
+	if cap(q.bytes) > smallQueue {
 		q.bytes = nil
 	}
 }

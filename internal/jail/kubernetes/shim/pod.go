@@ -232,12 +232,12 @@ func (p *Pod) Run(ctx context.Context, run Run, stdio [3]*os.File) (*Running, er
 	r := &Running{PID: answer.PID, pod: p, stream: st, over: make(chan struct{})}
 	var copying sync.WaitGroup
 	p.working.Go(func() {
-		_, _ = io.Copy(streams[0], stdio[0]) // the program that is given less than it expects says so
+		_ = pour(streams[0], stdio[0]) // the program that is given less than it expects says so
 		_ = streams[0].CloseWrite()
 	})
 	for n := 1; n < len(streams); n++ {
 		copying.Go(func() {
-			if _, err := io.Copy(stdio[n], streams[n]); err != nil {
+			if err := pour(stdio[n], streams[n]); err != nil {
 				_ = streams[n].Reset() // what nobody reads any more the program cannot write any more
 			}
 			_ = errors.Join(streams[n].Close(), stdio[n].Close()) // nothing of them is left to lose
@@ -275,6 +275,37 @@ func (p *Pod) Run(ctx context.Context, run Run, stdio [3]*os.File) (*Running, er
 		}
 	})
 	return r, nil
+}
+
+// smallRead and largeRead are how many bytes are read at once.
+const smallRead, largeRead = 1 << 10, 32 << 10
+
+var large = sync.Pool{New: func() any { return new([largeRead]byte) }}
+
+// pour is io.Copy for streams of which there may be thousands, and on which mostly nothing comes: it has room for a large read only while much comes.
+func pour(to io.Writer, from io.Reader) error {
+	small := make([]byte, smallRead)
+	buf := small
+	var room *[largeRead]byte
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			_, failed := to.Write(buf[:n])
+			err = cmp.Or(failed, err)
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		case room == nil && n == smallRead:
+			room = large.Get().(*[largeRead]byte)
+			buf = room[:]
+		case room != nil && n <= smallRead:
+			large.Put(room)
+			room, buf = nil, small
+		}
+	}
 }
 
 // Wait implements jail.Execution.
