@@ -337,6 +337,22 @@ func TestPrivateDestinationIsNeverMetadata(t *testing.T) {
 	}
 }
 
+// Jails of this machine have addresses of its subnet, and pods those of a cluster.
+func TestThereAreNoMoreSessionsThanAddresses(t *testing.T) {
+	for text, ok := range map[string]bool{
+		"sessions: {max: 3900}":                                  true,
+		"sessions: {max: 10000}":                                 false,
+		"sessions: {max: 10000}\nkubernetes: {namespace: jails}": true,
+		"sessions: {max: 300}\nsubnet: 10.90.0.0/24":             false,
+		"sessions: {max: 10000}\nsubnet: 10.90.0.0/17":           true,
+		"sessions: {max: 100}\nsubnet: 10.90.0.0/24":             true,
+	} {
+		if _, err := linuxRoot().Parse("c.yml", []byte(text)); (err == nil) != ok {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
 func TestTheRelayHasAPlaceThatContainersReach(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "host.docker.internal:18793",

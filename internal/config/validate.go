@@ -267,7 +267,7 @@ func (c Config) validateNetwork(v *validation) {
 	if first, last := int64(c.UIDBase), int64(c.UIDBase)+int64(size)+namespaceOwners; first < smallestUID || last > largestUID {
 		v.flaw("uid_base", "leave the key out for the default", "must leave room for %d user ids between %d and %d", size+namespaceOwners, smallestUID, largestUID)
 	}
-	if jails := size - firstJail - 1; c.Sessions.Max+c.WarmPool.Size > jails {
+	if jails := size - firstJail - 1; !c.Kubernetes.On() && c.Sessions.Max+c.WarmPool.Size > jails { // pods have addresses of the cluster
 		v.flaw("sessions.max", "lower it, lower warm_pool.size, or set a larger subnet",
 			"together with the warm pool, %d jails are more than the %d addresses of a /%d", c.Sessions.Max+c.WarmPool.Size, jails, bits)
 	}
