@@ -66,10 +66,10 @@ test-vm-all: templates ## that, and on newer kernels and releases, and on arm64,
 	CI=true go test -tags vm,guests -count=1 -v -timeout 600m $(if $(GUEST),-run '$(GUEST)') $(if $(ROOT),$(AS_ROOT)) ./test/vm $(if $(ONLY),-only '$(ONLY)') $(if $(BEFORE),-before '$(BEFORE)')
 
 .PHONY: test-k8s
-test-k8s: templates ## what is for Kubernetes, on a cluster that is built from Go modules and runs on this machine; no part of make test
+test-k8s: templates ## what is for Kubernetes, on a cluster that is built from Go modules and runs on this machine, or ONLY=what of it; no part of make test
 	@scripts/setup.sh k8s
 	@$(if $(ROOT),sudo --preserve-env=PATH$(comma)HOME) scripts/k8s.sh
-	CI=true go test -tags k8s -count=1 -v -timeout 40m -exec "$(if $(ROOT),sudo --preserve-env=CI$(comma)PATH$(comma)HOME )$(CURDIR)/scripts/alone.sh" ./test/k8s $(if $(ONLY),-run '$(ONLY)')
+	CI=true go test -tags k8s -count=1 -v -timeout 40m -exec "$(if $(ROOT),sudo --preserve-env=CI$(comma)PATH$(comma)HOME )$(CURDIR)/scripts/alone.sh" ./test/k8s $(if $(ONLY),-run '$(ONLY)') $(if $(HOLLOW),-hollow $(HOLLOW))
 
 .PHONY: screenshots
 screenshots: setup templates ## pictures of every page of the console, light, dark and of a phone's width, in out/screenshots

@@ -29,10 +29,13 @@ if [ ! -e "$out/complete" ]; then
 	build sandbox agent-sandbox-controller sigs.k8s.io/agent-sandbox/cmd/agent-sandbox-controller
 	build helm helm helm.sh/helm/v4/cmd/helm
 	build router kube-router github.com/cloudnativelabs/kube-router/v2/cmd/kube-router
+	build kwok kwok sigs.k8s.io/kwok/cmd/kwok
+	mkdir "$new/stages" # what hollow nodes and their pods do
+	cp "$(cd "$parts/kwok" && go list -m -f '{{.Dir}}' sigs.k8s.io/kwok)"/kustomize/stage/{node/fast/node-initialize,node/heartbeat-with-lease/node-heartbeat-with-lease,pod/fast/pod-ready,pod/fast/pod-delete}.yaml "$new/stages/"
 	cp -r "$(cd "$parts/sandbox" && go list -m -f '{{.Dir}}' sigs.k8s.io/agent-sandbox)/k8s/crds" "$new/crds"
 	(cd "$parts/monitor" && go mod download github.com/prometheus-operator/prometheus-operator)
 	cp "$(cd "$parts/monitor" && go list -m -f '{{.Dir}}' github.com/prometheus-operator/prometheus-operator)/example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml" "$new/crds/"
-	chmod -R u+w "$new/crds"
+	chmod -R u+w "$new/crds" "$new/stages"
 	touch "$new/complete"
 	rm -rf "$out"
 	mv "$new" "$out"

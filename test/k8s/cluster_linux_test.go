@@ -11,6 +11,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -227,11 +228,11 @@ func (c *cluster) up() {
 	tokens := c.write("tokens.csv", c.token+`,admin,admin,"system:masters"`+"\n")
 
 	// What control planes ask for is on record.
-	auditing := c.write("audit.yaml", `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+	auditing := c.write("audit.yaml", `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived", "ResponseStarted"],
 		"rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts:default", "system:serviceaccounts:chart"]}]}`)
 
 	c.start("etcd", "etcd", "--data-dir", c.dir+"/etcd", "--unsafe-no-fsync", "--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
-		"--listen-peer-urls", "http://127.0.0.1:2380", "--logger", "zap", "--log-level", "warn")
+		"--listen-peer-urls", "http://127.0.0.1:2380", "--quota-backend-bytes", fmt.Sprint(8<<30), "--logger", "zap", "--log-level", "warn")
 	c.start("kube-apiserver", "kubernetes", "kube-apiserver", "--etcd-servers", "http://127.0.0.1:2379", "--cert-dir", c.dir+"/pki", "--bind-address", nodeAddress, "--advertise-address", nodeAddress,
 		"--service-cluster-ip-range", serviceSubnet, "--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", verifying,
 		"--service-account-signing-key-file", signing, "--token-auth-file", tokens, "--authorization-mode", "Node,RBAC", "--audit-log-path", c.dir+"/audit.log", "--audit-policy-file", auditing, "--kubelet-preferred-address-types", "InternalIP", "--allow-privileged=true")
@@ -248,9 +249,9 @@ func (c *cluster) up() {
 		return err
 	})
 	config := c.kubeconfig()
-	c.start("kube-controller-manager", "kubernetes", "kube-controller-manager", "--kubeconfig", config, "--leader-elect=false", "--service-account-private-key-file", signing,
+	c.start("kube-controller-manager", "kubernetes", "kube-controller-manager", "--kubeconfig", config, "--leader-elect=false", "--kube-api-qps", "500", "--kube-api-burst", "1000", "--service-account-private-key-file", signing,
 		"--root-ca-file", c.dir+"/pki/apiserver.crt", "--use-service-account-credentials=false", "--enable-hostpath-provisioner", "--cert-dir", c.dir+"/pki")
-	c.start("kube-scheduler", "kubernetes", "kube-scheduler", "--kubeconfig", config, "--leader-elect=false", "--cert-dir", c.dir+"/pki")
+	c.start("kube-scheduler", "kubernetes", "kube-scheduler", "--kubeconfig", config, "--leader-elect=false", "--kube-api-qps", "500", "--kube-api-burst", "1000", "--cert-dir", c.dir+"/pki")
 	c.startNode(config)
 	c.importImages()
 
@@ -391,6 +392,37 @@ func (c *cluster) get(path string) ([]byte, error) {
 	return body, err
 }
 
+// record is what the API server has on record of what control planes have asked for.
+func (c *cluster) record() (all []request) {
+	c.t.Helper()
+	log, err := os.ReadFile(c.dir + "/audit.log")
+	c.must(err)
+	for line := range bytes.Lines(log) {
+		var r request
+		c.must(json.Unmarshal(line, &r))
+		all = append(all, r)
+	}
+	return all
+}
+
+// request is one of them.
+type request struct {
+	Verb      string
+	User      struct{ Username string }
+	ObjectRef struct{ APIGroup, Resource, Subresource, Namespace string }
+	// Annotations say what was decided.
+	Annotations map[string]string
+}
+
+// what is its verb, group and kind.
+func (r request) what() string {
+	what := strings.Join([]string{r.Verb, r.ObjectRef.APIGroup, r.ObjectRef.Resource}, " ")
+	if r.ObjectRef.Subresource != "" {
+		what += "/" + r.ObjectRef.Subresource
+	}
+	return what
+}
+
 // kubectl does something with an admin's rights.
 func (c *cluster) kubectl(input string, argv ...string) string {
 	c.t.Helper()
@@ -414,15 +446,23 @@ func (c *cluster) importImages() {
 	c.t.Helper()
 	busybox, err := os.ReadFile("/bin/busybox")
 	c.must(err)
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", c.dir+"/shim", "./cmd/clawjail-shim")
-	build.Dir, build.Env = testenv.Repository(c.t), append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		c.t.Fatalf("build the shim: %v: %s", err, out)
-	}
-	shim, err := os.ReadFile(c.dir + "/shim")
-	c.must(err)
+	shim, small := c.build("cmd/clawjail-shim", "shim"), c.build("test/k8s/smallbrowser/small", "small")
 	c.image("clawjail.test/pause:1", []string{"/bin/busybox", "sleep", "2147483647"}, map[string][]byte{"bin/busybox": busybox})
 	c.image("clawjail.test/shim:1", []string{"/clawjail-shim"}, map[string][]byte{"bin/busybox": busybox, "clawjail-shim": shim})
+	c.image("clawjail.test/small:1", []string{"/clawjail-shim"}, map[string][]byte{"usr/lib/chromium/chromium-headless-shell": small, "clawjail-shim": shim})
+}
+
+// build builds a program into the folder of the cluster.
+func (c *cluster) build(source, name string) []byte {
+	c.t.Helper()
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", c.dir+"/"+name, "./"+source)
+	build.Dir, build.Env = testenv.Repository(c.t), append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		c.t.Fatalf("build %s: %v: %s", name, err, out)
+	}
+	program, err := os.ReadFile(c.dir + "/" + name)
+	c.must(err)
+	return program
 }
 
 func (c *cluster) image(tag string, argv []string, files map[string][]byte) {

@@ -14,9 +14,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -490,60 +488,6 @@ func TestAJailAsksLittleOfTheAPIServer(t *testing.T) {
 	t.Logf("a jail asks the API server %d times", least)
 	if least > 6 {
 		t.Errorf("it is %d times", least)
-	}
-}
-
-// A hundred jails are wanted at once. Each asks the API server as little as one does.
-func TestAHundredJailsAtOnce(t *testing.T) {
-	c := theCluster(t)
-	var api *kubernetes.API
-	d := newDriver(t, c, "many", func(o *kubernetes.Options) { api = o.API })
-	s := jailtest.Subject{Driver: d, Template: "busybox"}
-	spec := s.Spec("exec cat")
-	spec.Limits.Memory, spec.Limits.MilliCPU = 32<<20, 10
-	first, err := d.Create(t.Context(), spec) // and its pool
-	c.must(err)
-	const count = 100
-	before, began := api.Requests(), time.Now()
-	var all sync.WaitGroup
-	jails, took := make([]*jail.Jail, count), make([]time.Duration, count)
-	for n := range count {
-		all.Go(func() {
-			var err error
-			if jails[n], err = d.Create(t.Context(), spec); err != nil {
-				t.Errorf("jail %d: %v", n, err)
-			}
-			took[n] = time.Since(began)
-		})
-	}
-	all.Wait()
-	if t.Failed() {
-		t.FailNow()
-	}
-	there := time.Since(began)
-	for n, j := range jails {
-		echo(t, j, bufio.NewReader(j.Stdio.Out), fmt.Sprintf("this is %d", n))
-	}
-	closing := time.Now()
-	for _, j := range append(jails, first) {
-		all.Go(func() {
-			err := d.Destroy(t.Context(), j.Name)
-			if errors.Is(err, context.DeadlineExceeded) { // the node has too much to do
-				err = d.Destroy(t.Context(), j.Name)
-			}
-			if err != nil {
-				t.Error(err)
-			}
-			j.Stdio.Close()
-		})
-	}
-	all.Wait()
-	slices.Sort(took)
-	asked := float64(api.Requests()-before) / count
-	t.Logf("a hundred jails are there after %s, half of them after %s, and are gone in %s; each asks the API server %.1f times", there.Round(100*time.Millisecond), took[count/2].Round(100*time.Millisecond),
-		time.Since(closing).Round(100*time.Millisecond), asked)
-	if asked > 20 { // six, and what is looked at again and again while they wait
-		t.Errorf("that is too much")
 	}
 }
 

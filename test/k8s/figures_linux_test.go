@@ -109,11 +109,11 @@ func TestFiguresBesideASingleMachine(t *testing.T) {
 	}
 	database := testkit.OnPostgreSQL(t)
 	node := func(n int, more string) *testkit.Installation {
-		return testkit.Prepare(t, instance.Options{Settings: more + gateway(3000+n) + database + c.settings("figures", "browser") + fmt.Sprintf("  port: %d\n  warm: 2\nnode: node-%d\nnode_listen: 127.0.0.1:%d\n", 18795+2*n, n, testenv.FreePort(t))})
+		return testkit.Prepare(t, instance.Options{Settings: more + gateway(proxyPort(n)) + database + settingsOf(t, n, c.settings("figures", "browser")) + "  warm: 2\n"})
 	}
 	first, second := node(1, ""), node(2, testkit.NoPool)
-	c.enforce(18797, 3001, 18799, 3002)
-	single := testkit.Start(t, instance.Options{Settings: gateway(3000)})
+	c.enforce(podPort(1), proxyPort(1), podPort(2), proxyPort(2))
+	single := testkit.Start(t, instance.Options{Settings: gateway(proxyPort(0))})
 	first.Up()
 	second.Up()
 	second.Join(first)

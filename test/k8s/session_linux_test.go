@@ -84,6 +84,15 @@ func (c *cluster) settings(namespace string, templates ...string) string {
 		namespace, nodeAddress, apiAddress, c.dir+"/pki/apiserver.crt", c.account(), strings.Join(images, ", "))
 }
 
+// settingsOf are what a control plane has beside others of its database in one namespace, on this machine: its name and its ports.
+func settingsOf(t *testing.T, n int, kubernetes string) string {
+	return fmt.Sprintf("node: node-%d\nnode_listen: 127.0.0.1:%d\n%s  port: %d\n", n, testenv.FreePort(t), kubernetes, podPort(n))
+}
+
+// podPort and proxyPort are where pods reach a control plane.
+func podPort(n int) int   { return 18795 + 2*n }
+func proxyPort(n int) int { return 3000 + n }
+
 // Sessions are pods of a cluster, and stock clients drive them as they are.
 func TestSessionsArePods(t *testing.T) {
 	testkit.Clients(t)
@@ -397,21 +406,8 @@ func TestNoRightIsGivenThatIsNotUsed(t *testing.T) {
 	c := theCluster(t)
 	c.furnish("rights")
 	used, given, forbidden := map[string]bool{}, map[string]bool{}, map[string]bool{}
-	log, err := os.ReadFile(c.dir + "/audit.log")
-	c.must(err)
-	for line := range strings.Lines(string(log)) {
-		var event struct {
-			Verb      string
-			User      struct{ Username string }
-			ObjectRef struct{ APIGroup, Resource, Subresource, Namespace string }
-			// Annotations say what was decided.
-			Annotations map[string]string
-		}
-		c.must(json.Unmarshal([]byte(line), &event))
-		what := strings.Join([]string{event.Verb, event.ObjectRef.APIGroup, event.ObjectRef.Resource}, " ")
-		if event.ObjectRef.Subresource != "" {
-			what += "/" + event.ObjectRef.Subresource
-		}
+	for _, event := range c.record() {
+		what := event.what()
 		switch account := event.User.Username; {
 		case event.Annotations["authorization.k8s.io/decision"] == "forbid":
 			forbidden[what] = true
