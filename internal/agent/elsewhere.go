@@ -55,6 +55,22 @@ func (s *Service) here(ctx context.Context, tenant, name string) error {
 	return nil
 }
 
+// NodeOf is the control plane that has an agent's jail and can be asked for it, where that is another one; else it is empty.
+func (s *Service) NodeOf(ctx context.Context, tenant, name string) (string, error) {
+	nodes, err := s.nodes(ctx)
+	if err != nil || len(nodes) == 0 {
+		return "", err
+	}
+	declared, err := s.declarations(ctx, tenant)
+	if err != nil {
+		return "", err
+	}
+	if n := declared[name].elsewhere(nodes); n != nil && !gone(n) && n.PeerAddress != "" {
+		return n.Name, nil
+	}
+	return "", nil
+}
+
 func isElsewhere(name string, n *store.Node) error {
 	hint := "ask that one"
 	if gone(n) {

@@ -115,6 +115,24 @@ func TestAnAgentIsOnOneMachine(t *testing.T) {
 		t.Errorf("what was refused has removed its identity: %v", err)
 	}
 
+	// Who is asked for it forwards that to its control plane, while that can be asked.
+	node := func(what string, m *machine, name, want string) {
+		t.Helper()
+		got, err := m.NodeOf(l.ctx, "default", name)
+		if err != nil || got != want {
+			t.Errorf("%s: %s is at %q, want %q: %v", what, name, got, want, err)
+		}
+	}
+	node("without an address", second, "a", "")
+	change("n1", func(n *store.Node) { n.PeerAddress = "10.0.0.1:18790" })
+	node("with one", second, "a", "n1")
+	node("its own", second, "b", "")
+	node("that of nobody", second, "nobody", "")
+	node("where it is", first, "a", "")
+	change("n1", func(n *store.Node) { n.LostAt = l.clock() })
+	node("lost", second, "a", "")
+	change("n1", func(n *store.Node) { *n = store.Node{Name: "n1"} })
+
 	// A machine that does not come back.
 	for name, set := range map[string]func(*store.Node){
 		"lost":    func(n *store.Node) { n.LostAt = l.clock() },

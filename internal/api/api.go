@@ -119,6 +119,8 @@ type Options struct {
 	OpenMetrics bool
 	// Peers are the other control planes of the database. Nil forwards nothing.
 	Peers Peers
+	// AgentNode is the one that has the jail of an agent and can be asked; empty where that is this one, or nobody.
+	AgentNode func(ctx context.Context, tenant, name string) (node string, err error)
 	// Version is that of the program.
 	Version string
 	// Listen is the configured address: a Host header with it is accepted, beside loopback names and addresses and the
@@ -218,7 +220,7 @@ func New(o Options) (*API, error) {
 	}
 	mux.HandleFunc("/", a.elsewhere(mux))
 	a.inner = a.metered(a.throughProxies(a.byOwner(a.byConsole(a.bySurface(a.guard(http.HandlerFunc(a.outsideSurfaces)),
-		a.patient(bodyTimeout, a.guard(a.authenticate(a.bounded(mux, mux)))))))))
+		a.patient(bodyTimeout, a.guard(a.authenticate(a.bounded(mux, a.byAgent(mux))))))))))
 	a.door = Below(a.PublicPath, a.inner)
 	return a, nil
 }

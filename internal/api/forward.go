@@ -59,12 +59,9 @@ func sessionOf(r *http.Request) string {
 	return ""
 }
 
-// byOwner forwards requests for a session to the control plane that has it. That one asks whose key it is, and answers.
-func (a *API) byOwner(here http.Handler) http.Handler {
-	if a.Peers == nil {
-		return here
-	}
-	forward := &httputil.ReverseProxy{
+// forwarder sends requests to the control plane of [ownerKey].
+func (a *API) forwarder() http.Handler {
+	return a.streaming(&httputil.ReverseProxy{
 		Transport: a.Peers,
 		Rewrite: func(p *httputil.ProxyRequest) {
 			node, _ := p.In.Context().Value(ownerKey{}).(string)
@@ -100,8 +97,15 @@ func (a *API) byOwner(here http.Handler) http.Handler {
 			a.refuse(w, r, err)
 		},
 		FlushInterval: -1,
+	})
+}
+
+// byOwner forwards requests for a session to the control plane that has it. That one asks whose key it is, and answers.
+func (a *API) byOwner(here http.Handler) http.Handler {
+	if a.Peers == nil {
+		return here
 	}
-	away := a.patient(jarTimeout, a.streaming(forward))
+	away := a.patient(jarTimeout, a.forwarder())
 	fromProgram, fromPerson := a.guard(away), a.ownHostOnly(away)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := sessionOf(r)
@@ -126,7 +130,41 @@ func (a *API) byOwner(here http.Handler) http.Handler {
 		if body, ok := r.Body.(*meteredBody); ok && node != "" {
 			r.Body = body.ReadCloser // it is in the memory of the other control plane, which counts it
 		}
-		to.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), ownerKey{}, node)))
+		to.ServeHTTP(w, withOwner(r, node))
+	})
+}
+
+func withOwner(r *http.Request, node string) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), ownerKey{}, node))
+}
+
+// ofJails are the paths below that of an agent which are about its jail.
+var ofJails = map[string]bool{"restart": true, "tokens": true, "log": true, "events": true, "stdin": true, "webhook": true, "attach": true, "processes": true}
+
+// byAgent forwards requests about an agent's jail to the control plane that has it. That one asks once more whose key it is.
+func (a *API) byAgent(here http.Handler) http.Handler {
+	if a.Peers == nil || a.AgentNode == nil {
+		return here
+	}
+	away := a.forwarder()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rest, is := strings.CutPrefix(r.URL.Path, "/v1/agents/")
+		name, below, _ := strings.Cut(rest, "/")
+		below, _, _ = strings.Cut(below, "/")
+		itself := below == "" && (r.Method == http.MethodGet || r.Method == http.MethodDelete) // no agent is meant by POST /v1/agents/sync
+		if !is || !itself && !ofJails[below] || isForwarded(r.Context()) {
+			here.ServeHTTP(w, r)
+			return
+		}
+		node, err := a.AgentNode(r.Context(), caller(r.Context()).TenantOr(r.URL.Query().Get("tenant")), name)
+		switch {
+		case err != nil:
+			a.refuse(w, r, err)
+		case node != "":
+			away.ServeHTTP(w, withOwner(r, node))
+		default:
+			here.ServeHTTP(w, r)
+		}
 	})
 }
 

@@ -93,7 +93,7 @@ func (p *plane) makeAPI(context.Context) error {
 		o.SignIn = p.signin
 	}
 	if p.peers != nil {
-		o.Peers = p.peers
+		o.Peers, o.AgentNode = p.peers, p.agents.NodeOf
 	}
 	if p.api, err = api.New(o); err != nil {
 		return err

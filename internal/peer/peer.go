@@ -174,7 +174,7 @@ func (p *Peers) dial(ctx context.Context, _, address string) (net.Conn, error) {
 }
 
 func errLost(node string) error {
-	return problem.New(problem.NodeLost, "open a new session", "the control plane %s, which had the session, is lost, and the session with it", node)
+	return problem.New(problem.NodeLost, "open a new session", "the control plane %s is lost, and its sessions with it", node)
 }
 
 // RoundTrip implements http.RoundTripper, for requests to https://NODE/. It ends when the node is lost, also one that still listens: a

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -403,41 +404,6 @@ func TestAControlPlaneThatDrainsEndsNoSession(t *testing.T) {
 	}
 }
 
-// An agent is on the machine of the control plane that was told of it, and the other one says so.
-func TestAgentsAreOnOneOfTheMachines(t *testing.T) {
-	first, second := sharing(t, true)
-	add := []string{"agent", "add", "bot", "--template", "browser", "--no-build", "--", "/bin/sleep", "1000"}
-	if out, err := first.Run(t.Context(), add...); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	state := func(b *testkit.Installation) string {
-		t.Helper()
-		out, err := b.Run(t.Context(), "agent", "ls")
-		if err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		return out
-	}
-	testenv.Eventually(t, 10*time.Second, func() bool { return strings.Contains(state(first), "running") }, "it runs")
-	if got := state(second); !strings.Contains(got, agent.StateElsewhere) {
-		t.Errorf("the other lists %s", got)
-	}
-	for _, args := range [][]string{add, {"agent", "restart", "bot"}, {"agent", "rm", "bot", "--yes"}} {
-		if out, err := second.Run(t.Context(), args...); err == nil || !strings.Contains(err.Error(), "on the machine of the control plane first") {
-			t.Errorf("%q at the other one: %v: %s", args, err, out)
-		}
-	}
-	if out, err := first.Run(t.Context(), "agent", "restart", "bot"); err != nil {
-		t.Errorf("where it is: %v: %s", err, out)
-	}
-	if out, err := first.Run(t.Context(), "agent", "rm", "bot", "--yes"); err != nil {
-		t.Errorf("where it is: %v: %s", err, out)
-	}
-	if got := state(second); strings.Contains(got, "bot") {
-		t.Errorf("removed, the other lists %s", got)
-	}
-}
-
 func TestTheAccountsOfANodeThatIsLostAreFree(t *testing.T) {
 	first, second := sharing(t, true)
 	jar := filepath.Join(t.TempDir(), "cookies.txt")
@@ -502,4 +468,128 @@ func TestControlPlanesWithAnotherAdminKeyAreNotAsked(t *testing.T) {
 		t.Errorf("the listing has %+v and says %+v: %v", listed.Sessions, listed.Unknown, err)
 	}
 	first.Close(id)
+}
+
+// The jail of an agent is on one machine, and reached by way of every control plane.
+func TestEachControlPlaneReachesTheAgentsOfAll(t *testing.T) {
+	database := testkit.OnPostgreSQL(t)
+	named := func(node string) string {
+		return fmt.Sprintf("%snode: %s\nnode_listen: 127.0.0.1:%d\n", database, node, testenv.FreePort(t))
+	}
+	e := testkit.NewEstate(t, named("first"))
+	second := testkit.Start(t, instance.Options{Settings: testkit.NoPool + named("second")})
+	second.Join(e.Installation)
+	e.Sync("clawbots: [{name: bot}, {name: sync, command: [/bin/sleep, infinity]}]") // a name that is a word of the API, too
+	jail := e.Running("bot").Jail.Name
+	if out, err := second.Run(t.Context(), "agent", "ls"); err != nil || !strings.Contains(out, agent.StateElsewhere) {
+		t.Errorf("the other lists %s, %v", out, err)
+	}
+	// Who declares agents says so to the control plane of their machine.
+	for _, argv := range [][]string{
+		{"agent", "add", "bot", "--template", "browser", "--no-build", "--", "/bin/sleep", "1000"},
+		{"agent", "sync", "-f", e.File("clawbots: [{name: bot}]"), "--dry-run"},
+	} {
+		if out, err := second.Run(t.Context(), argv...); err == nil || !strings.Contains(err.Error()+out, "on the machine of the control plane first") {
+			t.Errorf("%v at the other one: %v: %s", argv, err, out)
+		}
+	}
+
+	run := func(argv ...string) string {
+		t.Helper()
+		out, err := second.Run(t.Context(), argv...)
+		if err != nil {
+			t.Fatalf("%s: %v: %s", strings.Join(argv, " "), err, out)
+		}
+		return out
+	}
+	if out := run("agent", "exec", "bot", "--", "/bin/sh", "-c", "echo $AGENT_NAME; cat /etc/hostname"); !strings.HasPrefix(out, "bot\n") {
+		t.Errorf("a program in its jail says %q", out)
+	}
+	if out := run("spawn", "--agent", "bot", "--", "/bin/sh", "-c", "echo $AGENT_NAME"); out != "bot\n" {
+		t.Errorf("a program beside it says %q", out)
+	}
+	if out := run("agent", "show", "bot"); !strings.Contains(out, string(jail)) {
+		t.Errorf("it is shown as %s", out)
+	}
+	testenv.Eventually(t, 20*time.Second, func() bool { return strings.Contains(run("agent", "logs", "bot"), `"type":"alive"`) }, "its log does not come")
+	if len(second.Victims("serve")) != 1 || second.Log() == "" || strings.Contains(second.Log(), "jail made") {
+		t.Errorf("the second has made a jail:\n%s", second.Log())
+	}
+
+	// What is started by way of the other one is followed and ended there.
+	started, err := second.API.StartProcess(t.Context(), "bot", api.ProcessRequest{Argv: []string{"/bin/sh", "-c", `echo '{"said":"hello"}'; sleep 1000`}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all, err := e.API.Processes(t.Context(), "", "bot"); err != nil || !slices.ContainsFunc(all, func(p api.Process) bool { return p.ID == started.ID && p.Exit == nil }) {
+		t.Errorf("at the first there are %+v: %v", all, err)
+	}
+	heard := errors.New("heard")
+	err = second.API.Events(t.Context(), client.EventsQuery{Agent: "bot", Process: started.ID, Follow: true}, func(ev agent.Event) error {
+		if strings.Contains(string(ev.JSON), "hello") {
+			return heard
+		}
+		return nil
+	})
+	if !errors.Is(err, heard) {
+		t.Errorf("its events: %v", err)
+	}
+	if err := second.API.EndProcess(t.Context(), "", "bot", started.ID); err != nil {
+		t.Error(err)
+	}
+
+	// Keys are asked for by both, and nobody is told of agents that are not theirs.
+	run("tenant", "create", "elsewhere")
+	made, err := client.Call(t.Context(), second.API, op.CreateOperator(), op.NewOperator{Body: op.With(op.OperatorRequest{Name: "stranger", Tenant: "elsewhere", Role: "admin"})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]int{made.Key: http.StatusNotFound, second.Key(): http.StatusOK, "cjop_" + strings.Repeat("a", 52): http.StatusUnauthorized} {
+		for _, path := range []string{"/v1/agents/bot", "/v1/agents/bot/log", "/v1/agents/bot/processes"} {
+			for _, query := range []string{"", "?tenant=default"} {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, second.URL()+path+query, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Header.Set("Authorization", "Bearer "+key)
+				answer, err := http.DefaultClient.Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_ = answer.Body.Close()
+				if answer.StatusCode != want {
+					t.Errorf("%s%s: %s, want %d", path, query, answer.Status, want)
+				}
+			}
+		}
+	}
+
+	run("agent", "restart", "bot")
+	testenv.Eventually(t, 30*time.Second, func() bool { return e.Running("bot").Jail.Name != jail }, "it is not another jail")
+
+	// When its control plane cannot answer, that is said.
+	serve := e.Victims("serve")[0]
+	if err := syscall.Kill(serve, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	_, err = second.API.Processes(t.Context(), "", "bot")
+	if code := problem.CodeOf(err); code != problem.NodeLost && code != problem.NodeUnreachable || time.Since(began) > 10*time.Second {
+		t.Errorf("while it stands still: %v after %s", err, time.Since(began))
+	}
+	if _, err = second.API.Processes(t.Context(), "", "bot"); problem.CodeOf(err) != problem.Conflict {
+		t.Errorf("when it is lost: %v", err)
+	}
+	if err := syscall.Kill(serve, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, 30*time.Second, func() bool {
+		_, err := second.API.Processes(t.Context(), "", "bot")
+		return err == nil
+	}, "it does not answer again")
+	run("agent", "rm", "bot", "--yes")
+	run("agent", "rm", "sync", "--yes")
+	if names := e.Names(); len(names) != 0 {
+		t.Errorf("when it is removed there are %v", names)
+	}
 }
