@@ -78,7 +78,6 @@ func (c *cluster) hollow(nodes int) {
 		c.kubectl("", "delete", "nodes", "-l", "type=hollow")
 		c.must(kwok.cmd.Process.Kill())
 		<-kwok.end
-		delete(c.running, "kwok")
 		c.must(exec.Command("ip", "route", "del", "local", hollowSubnet, "dev", "lo").Run())
 	})
 	c.kubectl("", "wait", "--for=condition=Ready", "--timeout=60s", "nodes", "-l", "type=hollow")
@@ -300,7 +299,11 @@ func (c crowd) used() map[string]usage {
 		pids[fmt.Sprintf("clawjail serve %d", n)], pids[fmt.Sprintf("clawjail hostd %d", n)] = v.Victims("serve"), v.Victims("hostd")
 	}
 	for name, p := range c.running {
-		pids[name] = []int{p.cmd.Process.Pid}
+		select {
+		case <-p.end: // with a test of before
+		default:
+			pids[name] = []int{p.cmd.Process.Pid}
+		}
 	}
 	out := map[string]usage{}
 	for name, all := range pids {
@@ -429,7 +432,7 @@ func (c *cluster) crowded(t *testing.T, namespace string, sessions, callers int)
 		}
 		t.Cleanup(func() {
 			if t.Failed() {
-				t.Logf("%.6000s", v.Log())
+				t.Logf("%s", v.Log())
 			}
 		})
 		out.planes = append(out.planes, v)
