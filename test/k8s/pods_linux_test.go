@@ -106,7 +106,7 @@ spec:
         args: [--gateway, "GATEWAY", --pin, "PIN", --token, /run/clawjail/token]
         securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
         resources: {limits: {memory: 256Mi, cpu: 500m}}
-        readinessProbe: {exec: {command: [/clawjail-shim, ready]}, periodSeconds: 1}
+        startupProbe: {exec: {command: [/clawjail-shim, ready]}, periodSeconds: 1, failureThreshold: 3600}
         volumeMounts:
         - {name: identity, mountPath: /run/clawjail, readOnly: true}
         - {name: tmp, mountPath: /tmp}

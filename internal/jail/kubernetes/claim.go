@@ -73,6 +73,9 @@ const identityDir = "/run/clawjail"
 // tokenLife is how long a token of a pod is good. Kubernetes makes a new one after most of it.
 const tokenLife = 10 * time.Minute
 
+// readyLimit is how long a pod may be there before it is ready. It ends by itself long before that.
+const readyLimit = time.Hour
+
 // podTemplate is the pod of a jail. What is in it is the same for all jails alike: pods are made before anybody wants them.
 func (d *Driver) podTemplate(spec jail.Spec) map[string]any {
 	profile := ProfileFor(spec)
@@ -120,7 +123,8 @@ func (d *Driver) podTemplate(spec jail.Spec) map[string]any {
 			"command":         []string{"/clawjail-shim", "--gateway", d.o.Gateway, "--pin", d.pin, "--token", identityDir + "/token"},
 			"securityContext": object{"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": object{"drop": []string{"ALL"}}},
 			"resources":       object{"limits": limits, "requests": object{"memory": fmt.Sprint(spec.Limits.Memory / 4), "cpu": "10m"}},
-			"readinessProbe":  object{"exec": object{"command": []string{"/clawjail-shim", "ready"}}, "periodSeconds": 1},
+			// A node starts a process for each look: there are no more of them once a pod is ready.
+			"startupProbe": object{"exec": object{"command": []string{"/clawjail-shim", "ready"}}, "periodSeconds": 1, "failureThreshold": int(readyLimit.Seconds())},
 			"volumeMounts":    mounts,
 		}},
 		"volumes": volumes,
