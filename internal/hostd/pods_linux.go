@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/base/keyfile"
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/kubernetes"
@@ -65,7 +66,7 @@ func assemblePods(ctx context.Context, c config.Config, id jail.Installation, lo
 	if err != nil {
 		return Parts{}, errors.Join(err, listener.Close())
 	}
-	go refuseAll(closed)
+	go refuseAll(closed, log)
 	api, err := kubernetes.NewAPI(access)
 	if err != nil {
 		return Parts{}, errors.Join(err, listener.Close(), closed.Close())
@@ -173,9 +174,9 @@ func podsKey(path string) (ed25519.PrivateKey, error) {
 }
 
 // refuseAll answers nothing, until the listener is closed.
-func refuseAll(l net.Listener) {
+func refuseAll(l net.Listener, log *slog.Logger) {
 	for {
-		conn, err := l.Accept()
+		conn, err := wake.Accept(l.Accept, nil, func(err error) { log.Warn("accept a connection that is refused; it is tried again", "error", err) })
 		if err != nil {
 			return
 		}

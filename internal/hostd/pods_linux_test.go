@@ -2,11 +2,15 @@ package hostd
 
 import (
 	"context"
+	"errors"
+	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -96,4 +100,45 @@ func TestJailsOfTheMachineAreEndedBeforeJailsArePods(t *testing.T) {
 	if _, err := used(); problem.CodeOf(err) != problem.Conflict || closed != 1 {
 		t.Errorf("where there is one: %v, closed %d times", err, closed)
 	}
+}
+
+// scarce is a listener that has no descriptor left for its first connection.
+type scarce struct {
+	net.Listener
+	had bool
+}
+
+func (s *scarce) Accept() (net.Conn, error) {
+	if !s.had {
+		s.had = true
+		return nil, syscall.EMFILE
+	}
+	return s.Listener.Accept()
+}
+
+// A port that takes no connections any more would look as if the network kept pods from it.
+func TestThePortThatPodsMustNotReachGoesOnAfterAWantOfDescriptors(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		refuseAll(&scarce{Listener: l}, slog.New(slog.DiscardHandler))
+		close(ended)
+	}()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("nobody takes the connection: %v", err)
+	}
+	if err := errors.Join(conn.Close(), l.Close()); err != nil {
+		t.Error(err)
+	}
+	<-ended
 }

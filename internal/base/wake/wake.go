@@ -1,4 +1,4 @@
-// Package wake has what goroutines wait for that have something to do later: a signal, and time.
+// Package wake has what goroutines wait for that have something to do later: a signal, time, and connections.
 package wake
 
 import (
