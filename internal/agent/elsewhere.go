@@ -39,36 +39,32 @@ func (d *declaration) elsewhere(nodes []store.Node) *store.Node {
 	return nil
 }
 
-// here refuses an agent whose jail is on another machine.
-func (s *Service) here(ctx context.Context, tenant, name string) error {
+// nodeOf is the other control plane whose machine has an agent; nil where there is none.
+func (s *Service) nodeOf(ctx context.Context, tenant, name string) (*store.Node, error) {
 	nodes, err := s.nodes(ctx)
 	if err != nil || len(nodes) == 0 {
-		return err
+		return nil, err
 	}
 	declared, err := s.declarations(ctx, tenant)
-	if err != nil {
-		return err
+	return declared[name].elsewhere(nodes), err
+}
+
+// here refuses an agent whose jail is on another machine.
+func (s *Service) here(ctx context.Context, tenant, name string) error {
+	n, err := s.nodeOf(ctx, tenant, name)
+	if err == nil && n != nil {
+		err = isElsewhere(name, n)
 	}
-	if n := declared[name].elsewhere(nodes); n != nil {
-		return isElsewhere(name, n)
-	}
-	return nil
+	return err
 }
 
 // NodeOf is the control plane that has an agent's jail and can be asked for it, where that is another one; else it is empty.
 func (s *Service) NodeOf(ctx context.Context, tenant, name string) (string, error) {
-	nodes, err := s.nodes(ctx)
-	if err != nil || len(nodes) == 0 {
+	n, err := s.nodeOf(ctx, tenant, name)
+	if err != nil || n == nil || gone(n) || n.PeerAddress == "" {
 		return "", err
 	}
-	declared, err := s.declarations(ctx, tenant)
-	if err != nil {
-		return "", err
-	}
-	if n := declared[name].elsewhere(nodes); n != nil && !gone(n) && n.PeerAddress != "" {
-		return n.Name, nil
-	}
-	return "", nil
+	return n.Name, nil
 }
 
 func isElsewhere(name string, n *store.Node) error {
