@@ -125,7 +125,7 @@ func (d *Driver) podTemplate(spec jail.Spec) map[string]any {
 			"resources":       object{"limits": limits, "requests": object{"memory": fmt.Sprint(spec.Limits.Memory / 4), "cpu": "10m"}},
 			// A node starts a process for each look: there are no more of them once a pod is ready.
 			"startupProbe": object{"exec": object{"command": []string{"/clawjail-shim", "ready"}}, "periodSeconds": 1, "failureThreshold": int(readyLimit.Seconds())},
-			"volumeMounts":    mounts,
+			"volumeMounts": mounts,
 		}},
 		"volumes": volumes,
 	}
