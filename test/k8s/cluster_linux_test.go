@@ -236,7 +236,7 @@ func (c *cluster) up() {
 	c.start("kube-apiserver", "kubernetes", "kube-apiserver", "--etcd-servers", "http://127.0.0.1:2379", "--cert-dir", c.dir+"/pki", "--bind-address", nodeAddress, "--advertise-address", nodeAddress,
 		"--service-cluster-ip-range", serviceSubnet, "--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", verifying,
 		"--service-account-signing-key-file", signing, "--token-auth-file", tokens, "--authorization-mode", "Node,RBAC", "--audit-log-path", c.dir+"/audit.log", "--audit-policy-file", auditing, "--kubelet-preferred-address-types", "InternalIP", "--allow-privileged=true")
-	c.client = &http.Client{Timeout: time.Minute}
+	c.client = &http.Client{}
 	c.until("the API server", []string{"kube-apiserver", "etcd"}, func() error {
 		authority, err := os.ReadFile(c.dir + "/pki/apiserver.crt")
 		if err != nil {
@@ -373,23 +373,33 @@ func (c *cluster) ctr(argv ...string) *exec.Cmd {
 	return exec.Command(c.parts+"/ctr", append([]string{"--address", c.dir + "/containerd.sock", "--namespace", "k8s.io"}, argv...)...)
 }
 
-// get asks the API server.
-func (c *cluster) get(path string) ([]byte, error) {
-	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, apiAddress+path, nil)
+// ask sends a request of an admin to the API server. The answer is one of success, whose body is the caller's to close.
+func (c *cluster) ask(ctx context.Context, method, path, body string) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, apiAddress+path, strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	r.Header.Set("Authorization", "Bearer "+c.token)
+	r.Header.Set("Content-Type", "application/json")
 	answer, err := c.client.Do(r)
+	if err == nil && answer.StatusCode/100 != 2 {
+		text, _ := io.ReadAll(answer.Body)
+		_ = answer.Body.Close()
+		err = fmt.Errorf("%s: %s", answer.Status, text)
+	}
+	return answer, err
+}
+
+// get reads something of the API server.
+func (c *cluster) get(path string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	answer, err := c.ask(ctx, http.MethodGet, path, "")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = answer.Body.Close() }()
-	body, err := io.ReadAll(answer.Body)
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", answer.Status, body)
-	}
-	return body, err
+	return io.ReadAll(answer.Body)
 }
 
 // record is what the API server has on record of what control planes have asked for.

@@ -50,7 +50,6 @@ const hollowSubnet = "10.64.0.0/16"
 type hollows struct {
 	*cluster
 	namespace string
-	client    *http.Client
 
 	mu    sync.Mutex
 	known map[string]context.CancelFunc // by the UID of the pod
@@ -87,7 +86,7 @@ func (c *cluster) hollow(nodes int) {
 func (c *cluster) furnishHollow(namespace string) *hollows {
 	c.t.Helper()
 	c.furnish(namespace)
-	h := &hollows{cluster: c, namespace: namespace, client: &http.Client{Transport: c.client.Transport}, known: map[string]context.CancelFunc{}}
+	h := &hollows{cluster: c, namespace: namespace, known: map[string]context.CancelFunc{}}
 	ctx, stop := context.WithCancel(context.Background())
 	h.all.Go(func() {
 		for ctx.Err() == nil {
@@ -101,22 +100,6 @@ func (c *cluster) furnishHollow(namespace string) *hollows {
 		h.all.Wait()
 	})
 	return h
-}
-
-func (h *hollows) ask(ctx context.Context, method, path, body string) (*http.Response, error) {
-	r, err := http.NewRequestWithContext(ctx, method, apiAddress+path, strings.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	r.Header.Set("Authorization", "Bearer "+h.token)
-	r.Header.Set("Content-Type", "application/json")
-	answer, err := h.client.Do(r)
-	if err == nil && answer.StatusCode >= 300 {
-		text, _ := io.ReadAll(answer.Body)
-		_ = answer.Body.Close()
-		err = fmt.Errorf("%s: %s", answer.Status, text)
-	}
-	return answer, err
 }
 
 type hollowPod struct {

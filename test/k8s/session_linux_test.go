@@ -100,7 +100,7 @@ func TestSessionsArePods(t *testing.T) {
 	c.furnish("sessions")
 	lab := testkit.NewLab(t)
 	v := testkit.Prepare(t, instance.Options{Settings: testkit.NoPool + lab.Settings() + c.settings("sessions", "browser")})
-	c.enforce(18795, 3000)
+	c.enforce(podPort(0), proxyPort(0))
 	v.Up()
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -178,7 +178,7 @@ func TestAgentsArePods(t *testing.T) {
 	c := theCluster(t)
 	c.furnish("agents")
 	c.store()
-	c.enforce(18795, 3000)
+	c.enforce(podPort(0), proxyPort(0))
 	e := testkit.NewEstate(t, c.settings("agents", "clawbot"))
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -298,7 +298,7 @@ func TestProgramsAndToolServersArePods(t *testing.T) {
 	c := theCluster(t)
 	c.furnish("programs")
 	c.store()
-	c.enforce(18795, 3000)
+	c.enforce(podPort(0), proxyPort(0))
 	e := testkit.NewEstate(t, c.settings("programs", "clawbot")+"mcp_servers:\n  notes:\n    limits: {memory: 128MiB, cpu: 1}\n    secrets: {KEY: {secret: key}, WORD: {secret: word, as: env}}\n"+
 		"    mounts: [{source: DIR/workspaces/notes, target: /mnt/notes}]\n    command:\n      - /usr/bin/python3\n      - -c\n      - |\n        "+strings.ReplaceAll(serverOfNotes, "\n", "\n        ")+"\n")
 	t.Cleanup(func() {
