@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -515,5 +516,39 @@ func TestAWarmPodBecomesAJail(t *testing.T) {
 		if !strings.Contains(waiting, "/"+sandbox+"\n") {
 			t.Errorf("%s has the pod of %s, and those that waited were %s", j.Name, sandbox, waiting)
 		}
+	}
+}
+
+// A jail that takes more memory than it has ends with that reason, whether the kernel ends its program alone (control groups of version 1) or all that is
+// in its pod (version 2). One whose first process is killed is not waited for.
+func TestAJailThatIsOverItsMemoryEndsWithThatReason(t *testing.T) {
+	c := theCluster(t)
+	d := newDriver(t, c, "greedy", nil)
+	s := jailtest.Subject{Driver: d, Template: "busybox"}
+	ends := func(j *jail.Jail) jail.Exit {
+		t.Helper()
+		began := time.Now()
+		exit, err := d.Wait(t.Context(), j.Name)
+		c.must(err)
+		took := time.Since(began)
+		if t.Logf("after %s: %+v", took.Round(10*time.Millisecond), exit); took > 20*time.Second {
+			t.Errorf("it was waited for: its end was seen after %s", took)
+		}
+		return exit
+	}
+	greedy := jailtest.Start(t, s, s.Spec("exec tail /dev/zero"))
+	if exit := ends(greedy); exit.Cause != jail.CauseMemory || exit.Signal != "killed" || !slices.Contains(exit.Hit, jail.LimitMemory) {
+		t.Errorf("a greedy jail ended with %+v", exit)
+	}
+	c.must(d.Destroy(t.Context(), greedy.Name))
+	j := jailtest.Start(t, s, s.Spec("exec cat"))
+	echo(t, j, bufio.NewReader(j.Stdio.Out), "it runs")
+	container := strings.TrimSpace(c.kubectl("", "-n", "greedy", "get", "pods", "-o", `jsonpath={.items[?(@.status.phase=="Running")].status.containerStatuses[0].containerID}`))
+	out, err := c.ctr("task", "kill", "--signal", "SIGKILL", strings.TrimPrefix(container, "containerd://")).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if exit := ends(j); exit.Cause != jail.CauseExited || exit.Signal != "killed" {
+		t.Errorf("a jail whose pod was killed ended with %+v", exit)
 	}
 }

@@ -138,6 +138,8 @@ type pod struct {
 	*shim.Pod
 	Identity
 	verified bool // before anybody wanted it
+	// exit is how the cluster says that the pod has ended, if that was seen. Guarded by the driver's mu.
+	exit *jail.Exit
 }
 
 var _ jail.Maker = (*Driver)(nil)
@@ -159,7 +161,7 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 	if d.Registry, err = jail.OpenRegistry(ctx, jail.RegistryOptions{Journal: o.Journal, Log: o.Log, Now: o.Now, Grace: o.Grace, Barrier: o.Barrier}); err != nil {
 		return nil, err
 	}
-	d.server = shim.NewServer(shim.Options{TLS: side, Who: d.who, Arrived: d.arrived, Window: o.Window, Log: o.Log})
+	d.server = shim.NewServer(shim.Options{TLS: side, Who: d.who, Arrived: d.arrived, Broken: d.broken, Window: o.Window, Log: o.Log})
 	return d, nil
 }
 
@@ -457,7 +459,7 @@ func (d *Driver) begin(ctx context.Context, e *jail.Entry, m *making) error {
 		d.watchers.Go(func() {
 			exit, err := running.Wait(d.background)
 			if err != nil {
-				exit = jail.Exit{Code: -1, Cause: jail.CauseOwnerLost, At: d.o.Now()}
+				exit = d.exitOf(m.pod)
 			}
 			e.Exited(exit)
 		})

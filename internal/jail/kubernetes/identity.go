@@ -128,9 +128,21 @@ func (a *API) identify(ctx context.Context, namespace, token string, from netip.
 type podStatus struct {
 	Meta   Meta `json:"metadata"`
 	Status struct {
-		Phase string  `json:"phase"`
-		IPs   []podIP `json:"podIPs"`
+		Phase      string            `json:"phase"`
+		Reason     string            `json:"reason"`
+		IPs        []podIP           `json:"podIPs"`
+		Containers []containerStatus `json:"containerStatuses"`
 	} `json:"status"`
+}
+
+type containerStatus struct {
+	State struct {
+		Waiting    *state `json:"waiting"`
+		Terminated *struct {
+			state
+			ExitCode int `json:"exitCode"`
+		} `json:"terminated"`
+	} `json:"state"`
 }
 
 type podIP struct {

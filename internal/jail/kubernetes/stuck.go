@@ -38,17 +38,8 @@ type condition struct {
 func (a *API) stuck(ctx context.Context, namespace, sandbox string) (why error, final bool, err error) {
 	var pod struct {
 		Status struct {
-			Phase      string      `json:"phase"`
-			Conditions []condition `json:"conditions"`
-			Containers []struct {
-				State struct {
-					Waiting    *state `json:"waiting"`
-					Terminated *struct {
-						state
-						ExitCode int `json:"exitCode"`
-					} `json:"terminated"`
-				} `json:"state"`
-			} `json:"containerStatuses"`
+			Conditions []condition       `json:"conditions"`
+			Containers []containerStatus `json:"containerStatuses"`
 		} `json:"status"`
 	}
 	if err := a.ask(ctx, http.MethodGet, object("v1", namespace, "pods", sandbox), nil, &pod); errors.Is(err, ErrNotFound) {

@@ -54,6 +54,13 @@ func (p *Pod) replaceable() bool {
 	return !p.begun
 }
 
+// Broken says whether a program has been started in the pod, nothing carries its connection now, and it is waited for.
+func (p *Pod) Broken() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.begun && !p.ended && p.conns == 0 && p.stream.Err() == nil
+}
+
 // note changes what is known of the pod. Of one that has ended and has no connection nothing more comes.
 func (p *Pod) note(change func()) {
 	p.mu.Lock()

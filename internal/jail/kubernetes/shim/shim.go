@@ -37,7 +37,7 @@ const (
 	refusalDelay = time.Second
 )
 
-// Options are what a Server is made from. Everything is required.
+// Options are what a Server is made from. What does not say otherwise is required.
 type Options struct {
 	// TLS is the server's side. A pod shows no certificate.
 	TLS *tls.Config
@@ -48,6 +48,8 @@ type Options struct {
 	// Arrived is told of a pod that has connected, before anything is asked of it, and of one that connects again after that. It does not wait, nor
 	// ask the server for anything.
 	Arrived func(*Pod)
+	// Broken, if it is there, is told of a pod with a program whose connection has broken, and is waited for. It does not wait.
+	Broken func(*Pod)
 	// Window is how long a pod whose connection broke is waited for.
 	Window time.Duration
 	Log    *slog.Logger
@@ -159,6 +161,9 @@ func (s *Server) greet(raw net.Conn, from netip.Addr) error {
 		p.note(func() { p.conns++ })
 		err := p.stream.Carry(conn, hello.Arrived)
 		p.note(func() { p.conns-- })
+		if p.Broken() && s.o.Broken != nil {
+			s.o.Broken(p)
+		}
 		return err
 	}
 	s.o.Log.Warn("a pod was refused", "address", from, "error", err)
