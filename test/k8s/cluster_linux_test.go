@@ -39,6 +39,9 @@ import (
 // insideVariable is set in the process numbers and mounts that a cluster has for itself.
 const insideVariable = "CLAWJAIL_TEST_CLUSTER"
 
+// partsVariable names the folder of all parts, and of the programs of this repository that go into pods, where nothing can be built.
+const partsVariable = "CLAWJAIL_TEST_K8S"
+
 // TestMain runs the tests as the first process of their own: whatever a part has started ends with them.
 func TestMain(m *testing.M) {
 	if os.Getenv(insideVariable) != "" {
@@ -208,9 +211,13 @@ func (c *cluster) until(what string, logs []string, is func() error) {
 
 func (c *cluster) up() {
 	c.t.Helper()
-	out, err := exec.Command(filepath.Join(testenv.Repository(c.t), "scripts/k8s.sh")).Output()
-	c.must(err)
-	c.parts, c.token = strings.TrimSpace(string(out)), rand.Text()
+	if c.parts = os.Getenv(partsVariable); c.parts == "" {
+		out, err := exec.Command(filepath.Join(testenv.Repository(c.t), "scripts/k8s.sh")).Output()
+		c.must(err)
+		c.parts = strings.TrimSpace(string(out))
+	}
+	var err error
+	c.token = rand.Text()
 	c.dir, err = os.MkdirTemp("/var/tmp", "k8s")
 	c.must(err)
 	for _, dir := range groups() {
@@ -456,21 +463,26 @@ func (c *cluster) importImages() {
 	c.t.Helper()
 	busybox, err := os.ReadFile("/bin/busybox")
 	c.must(err)
-	shim, small := c.build("cmd/clawjail-shim", "shim"), c.build("test/k8s/smallbrowser/small", "small")
+	shim, small := c.build("cmd/clawjail-shim"), c.build("test/k8s/smallbrowser/small")
 	c.image("clawjail.test/pause:1", []string{"/bin/busybox", "sleep", "2147483647"}, map[string][]byte{"bin/busybox": busybox})
 	c.image("clawjail.test/shim:1", []string{"/clawjail-shim"}, map[string][]byte{"bin/busybox": busybox, "clawjail-shim": shim})
 	c.image("clawjail.test/small:1", []string{"/clawjail-shim"}, map[string][]byte{"usr/lib/chromium/chromium-headless-shell": small, "clawjail-shim": shim})
 }
 
-// build builds a program into the folder of the cluster.
-func (c *cluster) build(source, name string) []byte {
+// build builds a program of this repository.
+func (c *cluster) build(source string) []byte {
 	c.t.Helper()
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", c.dir+"/"+name, "./"+source)
-	build.Dir, build.Env = testenv.Repository(c.t), append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		c.t.Fatalf("build %s: %v: %s", name, err, out)
+	path := filepath.Join(c.dir, filepath.Base(source))
+	if os.Getenv(partsVariable) != "" {
+		path = filepath.Join(c.parts, filepath.Base(source))
+	} else {
+		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", path, "./"+source)
+		build.Dir, build.Env = testenv.Repository(c.t), append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			c.t.Fatalf("build %s: %v: %s", source, err, out)
+		}
 	}
-	program, err := os.ReadFile(c.dir + "/" + name)
+	program, err := os.ReadFile(path)
 	c.must(err)
 	return program
 }

@@ -42,7 +42,7 @@ func (c *cluster) importTemplate(name string) string {
 	c.must(err)
 	file, err := os.Create(filepath.Join(c.dir, "image.tar"))
 	c.must(err)
-	_, err = store.Export(c.t.Context(), name, template.ExportOptions{Tag: image, Shim: c.dir + "/shim"}, file)
+	_, err = store.Export(c.t.Context(), name, template.ExportOptions{Tag: image, Shim: filepath.Join(c.dir, "clawjail-shim")}, file)
 	c.must(err)
 	c.must(file.Close())
 	if out, err := c.ctr("images", "import", "--base-name", image, file.Name()).CombinedOutput(); err != nil {

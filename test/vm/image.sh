@@ -74,7 +74,7 @@ echo '127.0.0.1 localhost guest' >"$root/etc/hosts"
 mkdir -p "$root/payload" "$root/var/lib/clawjail/templates"
 cat >"$root/etc/fstab" <<FSTAB
 LABEL=payload /payload ext4 ro,nofail 0 0
-LABEL=templates /var/lib/clawjail/templates ext4 defaults 0 0
+LABEL=templates /var/lib/clawjail/templates ext4 defaults,nofail 0 0
 FSTAB
 units=$root/etc/systemd/system
 mkdir -p "$units/multi-user.target.wants"

@@ -48,7 +48,7 @@ var templateNames = []string{"browser", "clawbot"}
 // what those ask for.
 var wanted = []string{
 	"ca-certificates", "debian-archive-keyring", "debootstrap", "e2fsprogs", "libnss3-tools", "passwd", "runc",
-	"docker-compose", "docker.io", "firewalld", "iproute2", "iptables", "nftables", "sqlite3", "ufw",
+	"busybox-static", "containernetworking-plugins", "docker-compose", "docker.io", "firewalld", "iproute2", "ipset", "iptables", "nftables", "procps", "sqlite3", "ufw",
 }
 
 // made makes the image of a guest, unless it is there.
