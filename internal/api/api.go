@@ -179,6 +179,7 @@ type API struct {
 	meters *meters
 	// watching adds a viewer to a session; tests have their own.
 	watching func(ctx context.Context, by identity.Principal, id string) (viewing, error)
+	away     http.Handler // sends requests to other control planes
 	// sockets are the connections that the server has handed over, and must wait for by itself.
 	sockets sync.WaitGroup
 }
@@ -209,7 +210,7 @@ func New(o Options) (*API, error) {
 	}
 	mux := http.NewServeMux()
 	a := &API{Options: o, mux: mux, large: map[string]large{}, meters: newMeters(o)}
-	a.watching = a.watch
+	a.watching, a.away = a.watch, a.forwarder()
 	a.api = humago.New(mux, a.configuration())
 	a.routes()
 	if a.MCP != nil {

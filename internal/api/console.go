@@ -27,6 +27,9 @@ func (a *API) byConsole(rest http.Handler) http.Handler {
 	console := a.patient(jarTimeout, a.ownHostOnly(a.streaming(a.Console)))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if ofConsole(r.URL.Path) {
+			if a.Peers != nil && a.AgentNode != nil {
+				r = r.WithContext(context.WithValue(r.Context(), awayKey{}, a))
+			}
 			console.ServeHTTP(w, r)
 			return
 		}

@@ -105,7 +105,7 @@ func (a *API) byOwner(here http.Handler) http.Handler {
 	if a.Peers == nil {
 		return here
 	}
-	away := a.patient(jarTimeout, a.forwarder())
+	away := a.patient(jarTimeout, a.away)
 	fromProgram, fromPerson := a.guard(away), a.ownHostOnly(away)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := sessionOf(r)
@@ -146,7 +146,6 @@ func (a *API) byAgent(here http.Handler) http.Handler {
 	if a.Peers == nil || a.AgentNode == nil {
 		return here
 	}
-	away := a.forwarder()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rest, is := strings.CutPrefix(r.URL.Path, "/v1/agents/")
 		name, below, _ := strings.Cut(rest, "/")
@@ -161,11 +160,27 @@ func (a *API) byAgent(here http.Handler) http.Handler {
 		case err != nil:
 			a.refuse(w, r, err)
 		case node != "":
-			away.ServeHTTP(w, withOwner(r, node))
+			a.away.ServeHTTP(w, withOwner(r, node))
 		default:
 			here.ServeHTTP(w, r)
 		}
 	})
+}
+
+// awayKey is under what a request of the console has the API that forwards it.
+type awayKey struct{}
+
+// ElsewhereOf is who answers a request of the console about an agent: the control plane that has its jail. It is nil where this one does.
+func ElsewhereOf(r *http.Request, tenant, name string) (http.Handler, error) {
+	a, _ := r.Context().Value(awayKey{}).(*API)
+	if a == nil || isForwarded(r.Context()) {
+		return nil, nil
+	}
+	node, err := a.AgentNode(r.Context(), tenant, name)
+	if err != nil || node == "" {
+		return nil, err
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.away.ServeHTTP(w, withOwner(r, node)) }), nil
 }
 
 // ownerKey is under what a request's context has the node that it is forwarded to.

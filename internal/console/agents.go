@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/agent"
+	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -29,25 +30,41 @@ func (c *Console) agentRoutes() {
 	c.post("/agents/plan", c.makePlan)
 	c.post("/agents/plan/apply", c.applyPlan)
 	const one = "/agents/{tenant}/{name}"
-	c.get(one, c.agentPage)
-	c.get(one+"/log", c.agentLogPage)
-	c.get(one+"/events", c.agentEvents)
-	c.post(one+"/type", c.typeToAgent)
-	c.get(one+"/programs", c.programsPage)
-	c.post(one+"/programs", c.startProgram)
-	c.get(one+"/programs/{id}", c.programPage)
-	c.get(one+"/programs/{id}/events", c.agentEvents)
-	c.post(one+"/programs/{id}/type", c.typeToAgent)
-	c.post(one+"/programs/{id}/end", c.endProgram)
-	c.get(one+"/tokens", c.tokensPage)
-	c.post(one+"/tokens", c.rotateToken)
-	c.post(one+"/tokens/{id}/revoke", c.revokeToken)
-	c.get(one+"/network", c.agentNetworkPage)
-	c.post(one+"/network", c.putAgentSettings)
-	c.post(one+"/restart", c.restartAgent)
-	c.post(one+"/revoke", c.revokeAgent)
-	c.post(one+"/restore", c.restoreAgent)
-	c.post(one+"/remove", c.removeAgent)
+	c.get(one, ofJail(c.agentPage))
+	c.get(one+"/log", ofJail(c.agentLogPage))
+	c.get(one+"/events", ofJail(c.agentEvents))
+	c.post(one+"/type", ofJail(c.typeToAgent))
+	c.get(one+"/programs", ofJail(c.programsPage))
+	c.post(one+"/programs", ofJail(c.startProgram))
+	c.get(one+"/programs/{id}", ofJail(c.programPage))
+	c.get(one+"/programs/{id}/events", ofJail(c.agentEvents))
+	c.post(one+"/programs/{id}/type", ofJail(c.typeToAgent))
+	c.post(one+"/programs/{id}/end", ofJail(c.endProgram))
+	c.get(one+"/tokens", ofJail(c.tokensPage))
+	c.post(one+"/tokens", ofJail(c.rotateToken))
+	c.post(one+"/tokens/{id}/revoke", ofJail(c.revokeToken))
+	c.get(one+"/network", ofJail(c.agentNetworkPage))
+	c.post(one+"/network", ofJail(c.putAgentSettings))
+	c.post(one+"/restart", ofJail(c.restartAgent))
+	c.post(one+"/revoke", ofJail(c.revokeAgent))
+	c.post(one+"/restore", ofJail(c.restoreAgent))
+	c.post(one+"/remove", ofJail(c.removeAgent))
+}
+
+// ofJail has the control plane answer that has an agent's jail, where that is another one. It asks once more who is signed in.
+func ofJail(handle handler) handler {
+	return func(q *request) error {
+		there, err := api.ElsewhereOf(q.r, q.value("tenant"), q.value("name"))
+		if err != nil {
+			return err
+		}
+		if there == nil {
+			return handle(q)
+		}
+		q.started = true
+		there.ServeHTTP(q.w, q.r)
+		return nil
+	}
 }
 
 // agentRow is one line of the list of agents.

@@ -10,6 +10,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/cookiejar"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -566,6 +568,47 @@ func TestEachControlPlaneReachesTheAgentsOfAll(t *testing.T) {
 
 	run("agent", "restart", "bot")
 	testenv.Eventually(t, 30*time.Second, func() bool { return e.Running("bot").Jail.Name != jail }, "it is not another jail")
+
+	// So are its pages of the console, for a person who has signed in at the other one, and for nobody else.
+	link, err := second.API.ConsoleLink(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cookies, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := func(who *http.Client, method, at string, form url.Values) string {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, at, strings.NewReader(form.Encode()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Origin", second.URL())
+		r.Header.Set("Accept", "text/html")
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		answer, err := who.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = answer.Body.Close() }()
+		text, err := io.ReadAll(answer.Body)
+		if err != nil || answer.StatusCode != http.StatusOK {
+			t.Errorf("%s %s: %s, %v", method, at, answer.Status, err)
+		}
+		return string(text)
+	}
+	person, bot := &http.Client{Jar: cookies}, second.URL()+"/console/agents/default/bot"
+	page(person, http.MethodPost, second.URL()+"/console/sign-in", url.Values{"code": {link.Code}})
+	now := string(e.Running("bot").Jail.Name)
+	if text := page(person, http.MethodGet, bot, nil); !strings.Contains(text, now) {
+		t.Errorf("its page at the other one is %.2000s", text)
+	}
+	if text := page(http.DefaultClient, http.MethodGet, bot, nil); strings.Contains(text, now) || !strings.Contains(text, "Sign in") {
+		t.Errorf("who has not signed in is shown %.2000s", text)
+	}
+	page(person, http.MethodPost, bot+"/restart", nil)
+	testenv.Eventually(t, 30*time.Second, func() bool { return string(e.Running("bot").Jail.Name) != now }, "it is not restarted by a person at the other one")
 
 	// When its control plane cannot answer, that is said.
 	serve := e.Victims("serve")[0]
