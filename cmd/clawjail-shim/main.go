@@ -5,8 +5,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"os"
 
@@ -19,10 +21,11 @@ var version = "unknown"
 
 const usage = `usage: clawjail-shim --gateway HOST:PORT --pin KEY --token FILE
        clawjail-shim ready
+       clawjail-shim install FILE
        clawjail-shim version
 
 It is the first process of a pod that the driver for Kubernetes makes, and does what the control plane asks. ready succeeds when
-the pod has been seen to be confined, for its readiness probe.
+the pod has been seen to be confined, for its startup probe. install copies the program to a file, for a pod whose image has none.
 
 `
 
@@ -40,6 +43,16 @@ func run(args []string) int {
 			}
 			if !ready {
 				return 1
+			}
+			return 0
+		case "install":
+			if len(args) != 2 {
+				fmt.Fprintln(os.Stderr, "clawjail-shim: error: install takes the name of a file")
+				return pid1.ExitUsage
+			}
+			if err := install(args[1]); err != nil {
+				fmt.Fprintf(os.Stderr, "clawjail-shim: error: %v\n", err)
+				return pid1.ExitFailed
 			}
 			return 0
 		case "version":
@@ -65,4 +78,23 @@ func run(args []string) int {
 		return pid1.ExitUsage
 	}
 	return pid1.Serve(context.Background(), o)
+}
+
+// install copies this program to a file.
+func install(path string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	from, err := os.Open(self)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = from.Close() }() // it is only read
+	to, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(to, from)
+	return errors.Join(err, to.Chmod(0o755), to.Close())
 }

@@ -239,7 +239,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 			err = errors.Join(err, fmt.Errorf("end the driver: %w", closeErr))
 		}
 	}()
-	m := makers{life: life, template: o.HasTemplate}
+	m := makers{life: life, template: o.HasTemplate, images: o.Parts.Jails != nil}
 	if m.containers, err = o.openContainers(counted(o.ContainerJournal), consoles); err != nil {
 		return err
 	}

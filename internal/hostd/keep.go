@@ -93,13 +93,15 @@ type LogWriter interface {
 type makers struct {
 	life       Jails
 	containers Containers // nil where there is no engine
+	// images says that life makes jails of images, too.
+	images bool
 	// template says whether jails may be made of one.
 	template func(ctx context.Context, name string) error
 }
 
 // of is the driver that a jail of that name is, or would be, of.
 func (m makers) of(_ context.Context, inContainer bool) (jail.Maker, error) {
-	if !inContainer {
+	if !inContainer || m.images {
 		return ofTemplates{m.life, m.template}, nil
 	}
 	if m.containers == nil {

@@ -148,7 +148,7 @@ func (o RunOptions) withdrawJails(ctx context.Context, in Installation, pool *ja
 		return err
 	}
 	defer life.Close()
-	m := makers{life: life, template: func(context.Context, string) error { return nil }}
+	m := makers{life: life, template: func(context.Context, string) error { return nil }, images: parts.Jails != nil}
 	containers, err := o.withdrawnContainers(in)
 	if err != nil {
 		return err

@@ -85,6 +85,8 @@ const (
 	WorkspaceDir = "/workspace"  // of agents: the operator's folder, where there is one
 	TokenDir     = "/run/hermit" // of agents: the folder of the token, read-only
 	TokenName    = "token"       // the token's file in it, 0600 and of the jail's user
+
+	ShimPath = "/clawjail-shim" // the first process of pods, in the images of templates
 )
 
 // Hosts is the /etc/hosts of a jail whose gateway has an address. There is no name server.

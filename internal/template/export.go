@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -38,12 +39,9 @@ type Image struct {
 // ExportOptions say what an image is like.
 type ExportOptions struct {
 	Tag string // the name of the image
-	// Shim is the file of clawjail-shim, which goes into the image as ShimPath: for pods of Kubernetes. Empty is none.
+	// Shim is the file of clawjail-shim, which goes into the image as jail.ShimPath: for pods of Kubernetes. Empty is none.
 	Shim string
 }
-
-// ShimPath is where an image for pods has the first process.
-const ShimPath = "/clawjail-shim"
 
 // Export writes a template as an image: a tar file that is an OCI layout and what `docker load` reads. It has one layer, runs
 // as the jail's user in /state, and starts the template's main program, else its shell. The tree is looked at before, so that what
@@ -233,7 +231,7 @@ func writeShim(out *tar.Writer, file string) error {
 	if err != nil {
 		return err
 	}
-	header := &tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(ShimPath, "/"), Mode: 0o755, Size: info.Size(), ModTime: time.Unix(0, 0).UTC(), Format: tar.FormatPAX}
+	header := &tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(jail.ShimPath, "/"), Mode: 0o755, Size: info.Size(), ModTime: time.Unix(0, 0).UTC(), Format: tar.FormatPAX}
 	if err := out.WriteHeader(header); err != nil {
 		return err
 	}

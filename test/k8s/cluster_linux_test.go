@@ -466,6 +466,7 @@ func (c *cluster) importImages() {
 	shim, small := c.build("cmd/clawjail-shim"), c.build("test/k8s/smallbrowser/small")
 	c.image("clawjail.test/pause:1", []string{"/bin/busybox", "sleep", "2147483647"}, map[string][]byte{"bin/busybox": busybox})
 	c.image("clawjail.test/shim:1", []string{"/clawjail-shim"}, map[string][]byte{"bin/busybox": busybox, "clawjail-shim": shim})
+	c.image("clawjail.test/plain:1", []string{"/bin/sh"}, map[string][]byte{"bin/busybox": busybox})
 	c.image("clawjail.test/small:1", []string{"/clawjail-shim"}, map[string][]byte{"usr/lib/chromium/chromium-headless-shell": small, "clawjail-shim": shim})
 }
 

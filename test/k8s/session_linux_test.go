@@ -280,6 +280,49 @@ clawbots:
 	})
 }
 
+// An agent of an image that is nobody's template is a pod like the others: clawjail-shim is put beside what is in the image.
+func TestAnAgentOfAnImageIsAPod(t *testing.T) {
+	c := theCluster(t)
+	c.furnish("images")
+	c.store()
+	c.enforce(podPort(0), proxyPort(0))
+	e := testkit.NewEstate(t, strings.Replace(c.settings("images"), "images: {}", `images: {clawbot: "clawjail.test/shim:1"}`, 1))
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%s\n%s\n%s", c.kubectl("", "-n", "images", "get", "events"), c.kubectl("", "-n", "images", "get", "pods", "-o", "yaml"), e.Log())
+		}
+	})
+	const file = `
+clawbots:
+  - name: plain
+    image: clawjail.test/plain:1
+    command: [/bin/sh, -c, "echo $IMAGE $AGENT_NAME $(pwd) $(busybox id -u); echo line >> /state/file; exec /bin/busybox sleep 1000000"]
+`
+	if _, err := e.Run(t.Context(), "agent", "sync", "--yes", "-f", e.File("clawbots: [{name: silent, image: 'clawjail.test/plain:1'}]")); err == nil || !strings.Contains(err.Error(), "name a command") {
+		t.Errorf("an image without a command: %v", err)
+	}
+	began := time.Now()
+	e.Sync(file)
+	first := e.Running("plain").Jail.Name
+	t.Logf("it runs after %s", time.Since(began).Round(100*time.Millisecond))
+	testenv.Eventually(t, 30*time.Second, func() bool {
+		log, err := e.Run(t.Context(), "agent", "logs", "plain")
+		return err == nil && strings.Contains(log, "yes plain /state 1000\n")
+	}, "it does not say what it has")
+	e.MustIn("plain", `test -s /run/hermit/token && test -n "$SHELL_URL" && busybox touch /tmp/x && ! busybox touch /bin/x && ! busybox touch /run/clawjail-shim/x`)
+	if _, err := e.Run(t.Context(), "agent", "restart", "plain"); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, time.Minute, func() bool { return e.Running("plain").Jail.Name != first }, "it is another jail")
+	testenv.Eventually(t, 30*time.Second, func() bool { return e.MustIn("plain", "busybox cat /state/file") == "line\nline\n" }, "it has its state")
+
+	// One whose image the nodes cannot have says so.
+	out, err := e.Run(t.Context(), "agent", "sync", "--yes", "-f", e.File(strings.Replace(file, "clawjail.test/plain:1", "127.0.0.1:1/nothing:1", 1)))
+	if err == nil || !strings.Contains(err.Error()+out, "the image cannot be had") || !strings.Contains(err.Error()+out, "template_missing") {
+		t.Errorf("an image that the nodes cannot have: %v: %s", err, out)
+	}
+}
+
 // serverOfNotes is an MCP server with one tool, which says what it finds in its jail.
 const serverOfNotes = `import json, os, sys
 for line in sys.stdin:

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -70,6 +71,18 @@ func (d *Driver) claim(ctx context.Context, _ *jail.Entry, m *making) error {
 // identityDir is where a pod has its token.
 const identityDir = "/run/clawjail"
 
+// shimDir is where a pod of an image that has no clawjail-shim has it, and shimRoom how large that may be.
+const (
+	shimDir  = "/run/clawjail-shim"
+	shimRoom = 64 << 20
+)
+
+// shimImage is one that has clawjail-shim: that of a template, the same one each time.
+func (d *Driver) shimImage() string {
+	names := slices.Sorted(maps.Keys(d.o.Images))
+	return d.o.Images[names[0]]
+}
+
 // tokenLife is how long a token of a pod is good. Kubernetes makes a new one after most of it.
 const tokenLife = 10 * time.Minute
 
@@ -113,21 +126,36 @@ func (d *Driver) podTemplate(spec jail.Spec) map[string]any {
 	if spec.Kind == jail.KindBrowser && d.o.Seccomp != "" {
 		seccomp = object{"type": "Localhost", "localhostProfile": d.o.Seccomp}
 	}
+	image, program := d.o.Images[spec.Template], jail.ShimPath
+	confined := object{"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": object{"drop": []string{"ALL"}}}
 	limits := object{"memory": fmt.Sprint(spec.Limits.Memory), "cpu": fmt.Sprintf("%dm", spec.Limits.MilliCPU)}
+	resources := object{"limits": limits, "requests": object{"memory": fmt.Sprint(spec.Limits.Memory / 4), "cpu": "10m"}}
+	var before []object
+	if spec.Image != "" {
+		// It has no clawjail-shim: that of a template's is put beside it first.
+		image, program = spec.Image, path.Join(shimDir, path.Base(jail.ShimPath))
+		volumes = append(volumes, object{"name": "shim", "emptyDir": object{"sizeLimit": fmt.Sprint(shimRoom)}})
+		before = []object{{"name": "shim", "image": d.shimImage(), "command": []string{jail.ShimPath, "install", program}, "securityContext": confined, "resources": resources,
+			"volumeMounts": []object{{"name": "shim", "mountPath": shimDir}}}}
+		mounts = append(mounts, object{"name": "shim", "mountPath": shimDir, "readOnly": true})
+	}
 	pod := object{
 		"serviceAccountName": d.o.Account, "automountServiceAccountToken": false, "enableServiceLinks": false, "restartPolicy": "Never",
 		"terminationGracePeriodSeconds": 15, "dnsPolicy": "None", "dnsConfig": object{"nameservers": []string{"127.0.0.1"}},
 		"securityContext": object{"runAsNonRoot": true, "runAsUser": jail.AgentUID, "runAsGroup": jail.AgentUID, "seccompProfile": seccomp},
 		"containers": []object{{
-			"name": "jail", "image": d.o.Images[spec.Template],
-			"command":         []string{"/clawjail-shim", "--gateway", d.o.Gateway, "--pin", d.pin, "--token", identityDir + "/token"},
-			"securityContext": object{"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": object{"drop": []string{"ALL"}}},
-			"resources":       object{"limits": limits, "requests": object{"memory": fmt.Sprint(spec.Limits.Memory / 4), "cpu": "10m"}},
+			"name": "jail", "image": image,
+			"command":         []string{program, "--gateway", d.o.Gateway, "--pin", d.pin, "--token", identityDir + "/token"},
+			"securityContext": confined,
+			"resources":       resources,
 			// A node starts a process for each look: there are no more of them once a pod is ready.
-			"startupProbe": object{"exec": object{"command": []string{"/clawjail-shim", "ready"}}, "periodSeconds": 1, "failureThreshold": int(readyLimit.Seconds())},
+			"startupProbe": object{"exec": object{"command": []string{program, "ready"}}, "periodSeconds": 1, "failureThreshold": int(readyLimit.Seconds())},
 			"volumeMounts": mounts,
 		}},
 		"volumes": volumes,
+	}
+	if before != nil {
+		pod["initContainers"] = before
 	}
 	if persistent(spec) {
 		// What a new volume has is root's; with this it can be written by the pod's group.

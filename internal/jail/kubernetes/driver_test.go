@@ -2,8 +2,10 @@ package kubernetes
 
 import (
 	"crypto/ed25519"
+	"encoding/json"
 	"errors"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -77,9 +79,14 @@ func TestWhatCannotBeMadeOnKubernetesIsRefusedBeforeAnythingIsMade(t *testing.T)
 		"an agent with a folder": {func(s *jail.Spec) {
 			s.Kind, s.Agent, s.Mounts = jail.KindAgent, &jail.Agent{Tenant: "default", Name: "x", State: 1 << 30, Token: true}, []jail.Mount{{Source: "/x", Target: "/workspace"}}
 		}, ""},
-		"an image of Docker": {func(s *jail.Spec) {
+		"an agent of an image": {func(s *jail.Spec) {
 			s.Kind, s.Template, s.Image, s.Agent = jail.KindAgent, "", "image", &jail.Agent{Tenant: "default", Name: "x"}
-		}, problem.Unsupported},
+		}, ""},
+		"a browser of an image": {func(s *jail.Spec) { s.Template, s.Image = "", "image" }, problem.BadRequest},
+		"an image without a command": {func(s *jail.Spec) {
+			s.Kind, s.Template, s.Image, s.Agent, s.Program.Argv = jail.KindAgent, "", "image", &jail.Agent{Tenant: "default", Name: "x"}, nil
+		}, problem.BadTemplate},
+		"a folder": {func(s *jail.Spec) { s.Kind, s.Template, s.Root = jail.KindAgent, "", "/srv/root" }, problem.Unsupported},
 		"a jail that is kept, and nobody who keeps it": {func(s *jail.Spec) {
 			s.Kind, s.Lifetime, s.Agent = jail.KindAgent, jail.LifetimeKeep, &jail.Agent{Tenant: "default", Name: "x"}
 		}, problem.BadRequest},
@@ -104,5 +111,47 @@ func TestWhatCannotBeMadeOnKubernetesIsRefusedBeforeAnythingIsMade(t *testing.T)
 	}
 	if _, err := New(t.Context(), Options{Installation: "x", Node: "A B", Gateway: "nowhere"}); problem.CodeOf(err) != problem.BadConfig {
 		t.Errorf("options that are none: %v", err)
+	}
+}
+
+// A pod of an image that is no template's has clawjail-shim of one that is, and runs it in place of what the image would.
+func TestAPodOfAnImageHasTheShimOfATemplates(t *testing.T) {
+	d := &Driver{o: Options{Images: map[string]string{"clawbot": "registry/clawbot", "browser": "registry/browser"}, Gateway: "10.0.0.1:7777"}}
+	spec := browser()
+	spec.Kind, spec.Agent = jail.KindAgent, &jail.Agent{Tenant: "default", Name: "x"}
+	type container struct {
+		Image           string
+		Command         []string
+		VolumeMounts    []struct{ Name, MountPath string }
+		StartupProbe    struct{ Exec struct{ Command []string } }
+		SecurityContext map[string]any
+	}
+	pod := func() (p struct{ InitContainers, Containers []container }) {
+		t.Helper()
+		text, err := json.Marshal(d.podTemplate(spec)["spec"])
+		if err == nil {
+			err = json.Unmarshal(text, &p)
+		}
+		if err != nil || len(p.Containers) != 1 {
+			t.Fatalf("%v: %s", err, text)
+		}
+		return p
+	}
+	p := pod()
+	if one := p.Containers[0]; len(p.InitContainers) > 0 || one.Image != "registry/browser" || one.Command[0] != "/clawjail-shim" || one.StartupProbe.Exec.Command[0] != "/clawjail-shim" {
+		t.Errorf("the pod of a template is %+v", p)
+	}
+	spec.Template, spec.Image = "", "other/image:1"
+	p = pod()
+	if len(p.InitContainers) != 1 || p.InitContainers[0].Image != "registry/browser" {
+		t.Fatalf("the pod of an image is %+v", p)
+	}
+	const there = "/run/clawjail-shim/clawjail-shim"
+	before, one := p.InitContainers[0], p.Containers[0]
+	if !slices.Equal(before.Command, []string{"/clawjail-shim", "install", there}) || one.Image != "other/image:1" || one.Command[0] != there || one.StartupProbe.Exec.Command[0] != there {
+		t.Errorf("the pod of an image is %+v", p)
+	}
+	if !reflect.DeepEqual(before.SecurityContext, one.SecurityContext) || len(before.VolumeMounts) != 1 {
+		t.Errorf("what runs before it is %+v", before)
 	}
 }

@@ -39,6 +39,7 @@ func (a *API) stuck(ctx context.Context, namespace, sandbox string) (why error, 
 	var pod struct {
 		Status struct {
 			Conditions []condition       `json:"conditions"`
+			Before     []containerStatus `json:"initContainerStatuses"`
 			Containers []containerStatus `json:"containerStatuses"`
 		} `json:"status"`
 	}
@@ -60,16 +61,17 @@ func (a *API) stuck(ctx context.Context, namespace, sandbox string) (why error, 
 			return say(problem.PoolExhausted, "close sessions, or give the cluster more nodes", "no node has room for the pod", c.Message), false, nil
 		}
 	}
-	for _, c := range pod.Status.Containers {
+	for n, c := range append(pod.Status.Before, pod.Status.Containers...) {
 		switch w, t := c.State.Waiting, c.State.Terminated; {
+		case t != nil && n < len(pod.Status.Before) && t.ExitCode == 0: // it has done its part
 		case t != nil:
 			return say(problem.JailFailed, "look at its log: kubectl logs", "the pod has ended before it connected", fmt.Sprintf("%s (%d)", t.Reason, t.ExitCode)), true, nil
 		case w == nil:
 		case slices.Contains([]string{"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ErrImageInspect", "RegistryUnavailable"}, w.Reason):
-			return say(problem.TemplateMissing, "push the image, correct kubernetes.images, and let the nodes pull it", "the image of the template cannot be had", w.Message), w.Reason != "ErrImagePull", nil // which is tried again
+			return say(problem.TemplateMissing, "push the image, correct its name (that of a template's is in kubernetes.images), and let the nodes pull it", "the image cannot be had", w.Message), w.Reason != "ErrImagePull", nil // which is tried again
 		case slices.Contains([]string{"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"}, w.Reason):
 			return say(problem.RuntimeMissing, "look at what the node lacks, such as the profile of kubernetes.seccomp: see docs/kubernetes.md", "the node cannot start the pod", w.Message), true, nil
-		case w.Reason == "ContainerCreating":
+		case w.Reason == "ContainerCreating", w.Reason == "PodInitializing":
 			return problem.New(problem.Timeout, "wait until the node has the image, and try again: kubectl get events", "the node has not started the pod yet"), false, nil
 		}
 	}
