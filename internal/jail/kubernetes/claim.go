@@ -17,6 +17,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // The labels of what a control plane has made.
@@ -27,6 +28,28 @@ const (
 
 // annotationAbout says to people what a volume is for.
 const annotationAbout = "clawjail.io/about"
+
+// Check says what would keep Create from working.
+func (d *Driver) Check(_ context.Context, spec jail.Spec) error {
+	if err := spec.Validate(); err != nil {
+		return err
+	}
+	switch {
+	case spec.Root != "":
+		return problem.New(problem.Unsupported, "name a template, whose image is in kubernetes.images, or an image", "a jail of a folder cannot be made on Kubernetes")
+	case spec.Lifetime == jail.LifetimeKeep && d.o.Console == nil:
+		return problem.New(problem.BadRequest, "", "this host daemon keeps no jails of agents")
+	case spec.Image != "" && spec.Kind != jail.KindAgent:
+		return problem.New(problem.BadRequest, "name a template", "only agents are made of an image")
+	case spec.Image != "" && len(spec.Program.Argv) == 0:
+		return problem.New(problem.BadTemplate, "name a command", "Kubernetes does not say which program the image %s has, and the agent names none", spec.Image)
+	case spec.Image != "" && len(d.o.Images) == 0:
+		return problem.New(problem.TemplateMissing, "make one: clawjail template image --shim, and name it in kubernetes.images", "there is no image that clawjail-shim could be taken from")
+	case spec.Image == "" && d.o.Images[spec.Template] == "":
+		return problem.New(problem.TemplateMissing, "make its image: clawjail template image, and name it in the configuration", "there is no image of the template %s", spec.Template)
+	}
+	return nil
+}
 
 // claim makes the claim of a jail, and before that the template and the pool that all jails alike share.
 func (d *Driver) claim(ctx context.Context, _ *jail.Entry, m *making) error {
