@@ -245,7 +245,7 @@ func (s *Service) watchStanding(ctx context.Context) {
 	defer every.Stop()
 	waits := map[whose]time.Time{}
 	for {
-		if err := errors.Join(s.goOn(ctx, waits), s.stand(ctx, waits), s.readServers(ctx)); err != nil && ctx.Err() == nil {
+		if err := errors.Join(s.goOn(ctx, waits), s.moveAgents(ctx, waits), s.stand(ctx, waits), s.readServers(ctx)); err != nil && ctx.Err() == nil {
 			s.o.Log.Warn("agents could not be compared with their jails", "error", err)
 		}
 		select {

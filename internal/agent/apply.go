@@ -44,7 +44,7 @@ func (s *Service) make(ctx context.Context, by identity.Principal, t *task) erro
 	a := t.want.agent
 	d := &declaration{Agent: a, ID: t.identity.ID, Owns: partsOf(a)}
 	if t.declared != nil {
-		d.entry, d.Owns = t.declared.entry, union(t.declared.Owns, d.Owns)
+		d.entry, d.To, d.Owns = t.declared.entry, t.declared.To, union(t.declared.Owns, d.Owns)
 	} else if d.ID == "" && !t.isKept {
 		d.Maker = s.o.Node
 	}
@@ -85,7 +85,7 @@ func (s *Service) make(ctx context.Context, by identity.Principal, t *task) erro
 	if err != nil {
 		return err
 	}
-	d.Maker, d.Owns, d.Done = "", partsOf(a), true
+	d.Maker, d.To, d.Owns, d.Done = "", "", partsOf(a), true
 	return s.put(ctx, t.tenant, d)
 }
 

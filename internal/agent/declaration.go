@@ -28,6 +28,8 @@ type declaration struct {
 	ID string `json:"id,omitempty"`
 	// Node is the control plane whose machine has the agent.
 	Node string `json:"node,omitempty"`
+	// To is where the agent goes: another control plane while it is to be handed over, and Node when it has been and was not started.
+	To string `json:"to,omitempty"`
 	// Maker is the node that makes the agent, until it has. An agent whose making was cut is taken back by that node.
 	Maker string `json:"maker,omitempty"`
 	// Done says that everything was done.
@@ -103,6 +105,11 @@ func (s *Service) declarations(ctx context.Context, tenant string) (map[string]*
 // put writes a declaration of an agent of this machine down, and remembers its new version.
 func (s *Service) put(ctx context.Context, tenant string, d *declaration) error {
 	d.Node = s.o.Node
+	return s.write(ctx, tenant, d)
+}
+
+// write is put for an agent of any machine.
+func (s *Service) write(ctx context.Context, tenant string, d *declaration) error {
 	body, err := d.body()
 	if err != nil {
 		return err

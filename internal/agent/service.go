@@ -50,6 +50,9 @@ type Options struct {
 	Node string
 	// Nodes are the control planes of the database; nil where there is this one alone.
 	Nodes func(ctx context.Context) ([]store.Node, error)
+	// Takers are the control planes that take over the agents of this one while it drains: none while it does not. It is nil where the
+	// state of agents is on the machine.
+	Takers func(ctx context.Context) ([]string, error)
 	// Servers are the names of the MCP servers that there are.
 	Servers func(ctx context.Context, tenant string) ([]string, error)
 	// ServersChanged hears that ServersOf answers something else than before. It must not block, and may be nil.

@@ -154,7 +154,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 		Database: db, DatabaseKind: "embedded", Node: "n1", Version: "v1.2.3"})
 	must(err)
 	must(db.StartNode(ctx, store.Node{Name: "n1", Run: "r"}, "", 0))
-	nodes := &peer.Nodes{Self: "n1", Store: db, Identity: w.identity, Audit: recorder{w.log}, Changed: func(bool) {},
+	nodes := &peer.Nodes{Self: "n1", Store: db, Identity: w.identity, Audit: recorder{w.log}, Changed: func(bool) {}, Leaving: func(context.Context) (map[string]int, error) { return nil, nil },
 		Sessions: func(context.Context, identity.Principal) ([]session.Session, error) { return nil, nil }}
 	o := Options{
 		Status: doing, Nodes: nodes,

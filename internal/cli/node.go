@@ -45,7 +45,7 @@ func newNodeDrain(p *program) *cobra.Command {
 		}
 		limit := time.Duration(wait) * time.Millisecond
 		ctx, cancel := context.WithTimeoutCause(cmd.Context(), limit, problem.New(problem.Timeout, "wait longer, or close them: clawjail session ls",
-			"%s has sessions after %s", args[0], limit))
+			"%s has sessions, or agents that others take over, after %s", args[0], limit))
 		defer cancel()
 		return drained(ctx, control, args[0], newProgress(cmd.ErrOrStderr(), p.now))
 	}
@@ -53,7 +53,7 @@ func newNodeDrain(p *program) *cobra.Command {
 	return cmd
 }
 
-// drained waits until a node that drains has no sessions left.
+// drained waits until a node that drains has no sessions left, and no agents that others take over.
 func drained(ctx context.Context, c *client.Client, name string, shown *progress) error {
 	defer shown.end()
 	for began, most := time.Now(), 0; ; {
@@ -67,7 +67,7 @@ func drained(ctx context.Context, c *client.Client, name string, shown *progress
 			return nil
 		case known:
 			most = max(most, left)
-			shown.step(step{Stage: fmt.Sprintf("waiting until %s has no sessions", name), Done: int64(most - left), Total: int64(most), Unit: "sessions"})
+			shown.step(step{Stage: fmt.Sprintf("waiting until %s has no sessions, and no agents that others take over", name), Done: int64(most - left), Total: int64(most)})
 		}
 		select {
 		case <-ctx.Done():
@@ -76,7 +76,7 @@ func drained(ctx context.Context, c *client.Client, name string, shown *progress
 	}
 }
 
-// sessionsLeft is how many sessions a node has that drains. It fails when it does not drain any more, or is lost.
+// sessionsLeft is how many sessions a node has that drains, and agents that others take over. It fails when it does not drain any more, or is lost.
 func sessionsLeft(ctx context.Context, c *client.Client, name string) (left int, known bool, err error) {
 	all, err := client.Call(ctx, c, op.ListNodes(), op.None{})
 	if err != nil {
@@ -93,7 +93,7 @@ func sessionsLeft(ctx context.Context, c *client.Client, name string) (left int,
 	case all.Nodes[at].Sessions == nil:
 		return 0, false, nil
 	}
-	return *all.Nodes[at].Sessions, true, nil
+	return *all.Nodes[at].Sessions + all.Nodes[at].Leaving, true, nil
 }
 
 func nodeNames(ctx context.Context, c *client.Client, _ string) ([]string, error) {

@@ -21,7 +21,7 @@ import (
 func (p *plane) makeAgents(context.Context) (err error) {
 	p.agents, err = agent.New(agent.Options{
 		Keeper: p.host, Driver: p.host, Composed: p.host.Composed, Gateway: p.gateway.Gateway, Identity: p.identity, Book: p.book, Accounts: p.accounts.Service, Store: p.store, Audit: p.audit,
-		Node: p.node, Nodes: p.otherNodes(), Agents: p.Config.Agents, Docker: p.Config.Docker, Default: DefaultDriver(p.Config.Agents.Driver), GatewayURL: gatewayOfJails(p.Config),
+		Node: p.node, Nodes: p.otherNodes(), Takers: p.takers(), Agents: p.Config.Agents, Docker: p.Config.Docker, Default: DefaultDriver(p.Config.Agents.Driver), GatewayURL: gatewayOfJails(p.Config),
 		Workspaces: workspacesOf(p.Config), AddedRoots: func() ([]string, error) { return hostd.PathsOfAddedRoots(p.Config) },
 		Servers:        func(ctx context.Context, tenant string) ([]string, error) { return p.servers.Names(ctx, tenant) },
 		ServersChanged: func() { p.servers.Changed() }, Quotas: p.Config.Quotas, MaxAgents: hostd.AgentJails,

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	mathrand "math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,6 +74,29 @@ func (p *plane) otherNodes() func(ctx context.Context) ([]store.Node, error) {
 	return p.store.ListNodes
 }
 
+// takers are the control planes that take over the agents of this one while it drains; nil where the state of agents is on the machine.
+func (p *plane) takers() func(ctx context.Context) ([]string, error) {
+	if p.Config.Database == "" || !p.Config.Kubernetes.On() {
+		return nil
+	}
+	return func(ctx context.Context) (out []string, err error) {
+		ctx, cancel := context.WithTimeout(ctx, nodeSeen)
+		defer cancel()
+		all, err := p.store.ListNodes(ctx)
+		if err != nil || !slices.ContainsFunc(all, func(n store.Node) bool { return n.Name == p.node && !n.DrainingAt.IsZero() }) {
+			return nil, err
+		}
+		host, err := p.host.Info(ctx)
+		for _, n := range all {
+			// Another version may not know of this.
+			if n.Name != p.node && n.Version == p.Version && n.StoppedAt.IsZero() && n.DrainingAt.IsZero() && !n.Lost() && slices.Contains(host.Beside, n.Name) {
+				out = append(out, n.Name)
+			}
+		}
+		return out, err
+	}
+}
+
 // keepNode says again and again that this control plane is there, and gives up others of which nothing is heard. It fails when this one
 // was given up, or another one has taken its name meanwhile.
 func (p *plane) keepNode(ctx context.Context) error {
@@ -128,6 +152,9 @@ func (p *plane) heedNode(ctx context.Context) {
 	for _, n := range all {
 		if n.Name == p.node {
 			p.sessions.Drain(!n.DrainingAt.IsZero())
+			if !n.DrainingAt.IsZero() {
+				p.agents.Look() // those that go are counted soon
+			}
 		}
 	}
 }

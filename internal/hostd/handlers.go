@@ -95,6 +95,9 @@ func (s *server) info(ctx context.Context) (any, error) {
 	if s.makers.containers != nil {
 		i.ContainerGateway = s.makers.containers.Gateway()
 	}
+	if place, ok := s.makers.life.(interface{ Beside() []string }); ok {
+		i.Beside = place.Beside()
+	}
 	return i, err
 }
 

@@ -195,6 +195,8 @@ type Info struct {
 	AppArmor bool `json:"apparmor,omitempty"`
 	// ContainerGateway is what Gateway is for agents in containers; it is not there while no container was asked for.
 	ContainerGateway netip.Addr `json:"container_gateway,omitzero"`
+	// Beside are the control planes that make jails in the same place, with the same volumes, by the names of their nodes.
+	Beside []string `json:"beside,omitempty"`
 }
 
 // Template is a template that jails can be made from, as much of it as shapes them.

@@ -46,7 +46,7 @@ func DrainNode() Op[NodeNamed, peer.Node] {
 	return Op[NodeNamed, peer.Node]{Method: http.MethodPost, Path: "/v1/nodes/{node}/drain", ID: "drain-node", Summary: "Have a control plane open no new sessions", Right: identity.NodeDrain,
 		Command: Command{Use: "drain NODE", Example: "  clawjail node drain second --wait 1h && ssh second sudo systemctl restart clawjail",
 			Long: "Has a control plane open no new sessions: whoever asks it for one is told to ask another (node_draining). Those that are open go on. " +
-				"With --wait the command ends when there is none left, so that the control plane can be stopped and ends none by force.\n\n" +
+				"Agents on Kubernetes go to other control planes. With --wait the command ends when nothing is left, so that the control plane can be stopped and ends no session by force.\n\n" +
 				"It opens sessions again after clawjail node resume, and when it is started again."},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in NodeNamed) (peer.Node, error) {
 			return s.Nodes.Drain(ctx, by, in.Name, true)

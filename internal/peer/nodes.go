@@ -21,6 +21,7 @@ type Node struct {
 	Version  string    `json:"version"`
 	API      string    `json:"api,omitempty" doc:"where its API and its console listen"`
 	Sessions *int      `json:"sessions,omitempty" doc:"how many sessions it has; missing when it cannot be asked"`
+	Leaving  int       `json:"agents_leaving,omitempty" doc:"how many agents it has that others take over, because it drains"`
 	Since    time.Time `json:"since" doc:"when it was started"`
 	SeenAt   time.Time `json:"seen_at" doc:"when it was last heard of"`
 }
@@ -52,6 +53,8 @@ type Nodes struct {
 	}
 	// Sessions are those of all control planes.
 	Sessions func(ctx context.Context, by identity.Principal) ([]session.Session, error)
+	// Leaving are how many agents control planes have that others take over, by their names.
+	Leaving func(ctx context.Context) (map[string]int, error)
 	// Changed is called when this control plane is to drain, or not any more. It returns when that is so.
 	Changed func(drain bool)
 }
@@ -62,8 +65,13 @@ func (s *Nodes) List(ctx context.Context, by identity.Principal) ([]Node, error)
 	if err != nil {
 		return nil, err
 	}
+	leaving, err := s.Leaving(ctx)
+	if err != nil {
+		return nil, err
+	}
 	sessions, unknown := s.Sessions(ctx, by)
 	for i := range all {
+		all[i].Leaving = leaving[all[i].Name]
 		if n := &all[i]; n.Self || unknown == nil && n.State != NodeLost {
 			count, tag := 0, "s_"+store.NodeTag(n.Name)
 			for _, session := range sessions {

@@ -79,7 +79,8 @@ func TestNodesAreLostWhenNothingIsHeardOfThem(t *testing.T) {
 				all = append(all, session.Session{ID: "s_" + store.NodeTag(name) + "abc"})
 			}
 			return all, unknown
-		}}
+		},
+		Leaving: func(context.Context) (map[string]int, error) { return map[string]int{"draining": 3}, nil }}
 	check := func(counts ...int) {
 		t.Helper()
 		all, err := s.List(t.Context(), admin)
@@ -91,7 +92,7 @@ func TestNodesAreLostWhenNothingIsHeardOfThem(t *testing.T) {
 			if all[n].Sessions != nil {
 				got = *all[n].Sessions
 			}
-			if all[n].State != want || all[n].Self != (all[n].Name == "self") || got != counts[n] {
+			if all[n].State != want || all[n].Self != (all[n].Name == "self") || (all[n].Leaving == 3) != (want == NodeDraining) || got != counts[n] {
 				t.Errorf("%s is %+v and has %d sessions, want %s and %d", all[n].Name, all[n], got, want, counts[n])
 			}
 		}
@@ -108,7 +109,8 @@ func TestAdminsOfAllDrainANode(t *testing.T) {
 	db, log := &rows{nodes: []store.Node{{Name: "other"}, {Name: "self"}}, now: time.Now()}, &records{}
 	var told []bool
 	s := &Nodes{Self: "self", Identity: table{}, Store: db, Audit: log, Changed: func(drain bool) { told = append(told, drain) },
-		Sessions: func(context.Context, identity.Principal) ([]session.Session, error) { return nil, nil }}
+		Sessions: func(context.Context, identity.Principal) ([]session.Session, error) { return nil, nil },
+		Leaving:  func(context.Context) (map[string]int, error) { return nil, nil }}
 	drain := func(by identity.Principal, name string, drain bool) (NodeState, string) {
 		t.Helper()
 		n, err := s.Drain(t.Context(), by, name, drain)

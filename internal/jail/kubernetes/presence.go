@@ -24,7 +24,7 @@ const (
 // deleted, the cluster deletes all of it. The others delete one that is not renewed for a while during which the API server answers.
 type presence struct {
 	uid  string // of its own lease, or empty
-	seen map[string]sighting
+	seen map[string]sighting // changed by Run alone
 }
 
 type sighting struct {
@@ -94,6 +94,21 @@ func (d *Driver) renew(ctx context.Context) (uid string, err error) {
 	return got.Meta.UID, nil
 }
 
+// besideFor is how long a control plane counts as one of the namespace that does not renew its lease.
+const besideFor = 3 * renewEvery
+
+// Beside are the other control planes that make jails in the namespace now, by their names.
+func (d *Driver) Beside() (out []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for name, s := range d.presence.seen {
+		if time.Since(s.since) < besideFor {
+			out = append(out, strings.TrimPrefix(name, leaseName("")))
+		}
+	}
+	return out
+}
+
 // Leave has the cluster delete everything that this process has made there, if it has said that it is there. One that only looks changes nothing.
 func (d *Driver) Leave(ctx context.Context) error {
 	d.mu.Lock()
@@ -127,14 +142,14 @@ func (d *Driver) lookForOthers(ctx context.Context) error {
 	}
 	query := url.Values{"labelSelector": {labelManaged + "=" + managed}}
 	if err := d.o.API.ask(ctx, http.MethodGet, resource(leaseGroup, d.o.Namespace, "leases")+"?"+query.Encode(), nil, &list); err != nil {
-		d.presence.seen = nil // the others could not renew theirs either
+		d.see(nil) // the others could not renew theirs either
 		return err
 	}
 	seen := map[string]sighting{}
 	var errs []error
 	for _, l := range list.Items {
 		name := l.Meta.Name
-		if name == leaseName(d.o.Node) || !strings.HasPrefix(name, "clawjail-") {
+		if name == leaseName(d.o.Node) || !strings.HasPrefix(name, leaseName("")) {
 			continue
 		}
 		now := time.Now() // of the clock that does not jump
@@ -155,6 +170,12 @@ func (d *Driver) lookForOthers(ctx context.Context) error {
 			errs = append(errs, err)
 		}
 	}
-	d.presence.seen = seen
+	d.see(seen)
 	return errors.Join(errs...)
+}
+
+func (d *Driver) see(seen map[string]sighting) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.presence.seen = seen
 }

@@ -1,0 +1,195 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/clawbots"
+	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/jail"
+)
+
+// An agent whose state is where several control planes reach it goes to another one while its own drains. That it goes is written down
+// before its jail ends, and who has it afterwards, so that there are never two jails, and each step is done again by whoever finds it
+// undone.
+
+// moveAgents gives the agents of this control plane away while it drains, and takes those that were given to it.
+func (s *Service) moveAgents(ctx context.Context, waits map[whose]time.Time) error {
+	if s.o.Takers == nil {
+		return nil
+	}
+	takers, err := s.o.Takers(ctx)
+	if err != nil {
+		return fmt.Errorf("ask who takes agents over: %w", err)
+	}
+	entries, err := s.declared(ctx)
+	if err != nil {
+		return err
+	}
+	tenants := map[string]bool{}
+	for _, e := range entries {
+		if d := readDeclaration(e); d.Node == s.o.Node && (d.To != "" || len(takers) > 0) {
+			tenants[e.Tenant] = true
+		}
+	}
+	var errs []error
+	do := s.take
+	if len(takers) > 0 {
+		do = func(ctx context.Context, tenant string, waits map[whose]time.Time) error {
+			return s.give(ctx, tenant, takers, waits)
+		}
+		for tenant := range tenants { // who waits for all to be gone counts those that go
+			errs = append(errs, s.inTurn(ctx, tenant, func() error { return s.leave(ctx, tenant) }))
+		}
+	}
+	for tenant := range tenants {
+		errs = append(errs, s.inTurn(ctx, tenant, func() error { return do(ctx, tenant, waits) }))
+	}
+	return errors.Join(errs...)
+}
+
+// moving are the agents of this control plane that go, or were given to it.
+func (s *Service) moving(ctx context.Context, tenant string, waits map[whose]time.Time) (out []*declaration, err error) {
+	all, err := s.declarations(ctx, tenant)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if d := all[name]; d.To != "" && s.isOwn(d) && !s.o.Now().Before(waits[whose{tenant, name}]) {
+			out = append(out, d)
+		}
+	}
+	return out, err
+}
+
+func (s *Service) isOwn(d *declaration) bool {
+	return d.Node == s.o.Node && d.Removing == nil && !d.damaged
+}
+
+// leave writes down which agents go. Those that may not run have nothing to go on with elsewhere.
+func (s *Service) leave(ctx context.Context, tenant string) error {
+	all, err := s.declarations(ctx, tenant)
+	if err != nil {
+		return err
+	}
+	kept, err := s.keptOf(ctx, tenant)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for name, d := range all {
+		if k, is := kept[name]; s.isOwn(d) && d.To == "" && d.Done && is && !k.Stopped {
+			d.To = anywhere
+			errs = append(errs, s.put(ctx, tenant, d))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// anywhere is where an agent goes of which nobody has said it yet.
+const anywhere = "?"
+
+// give ends the jails of the agents that go, and makes them other control planes'.
+func (s *Service) give(ctx context.Context, tenant string, takers []string, waits map[whose]time.Time) error {
+	all, err := s.moving(ctx, tenant, waits)
+	if err != nil {
+		return err
+	}
+	failed := make([]error, len(all))
+	var group errgroup.Group
+	group.SetLimit(atOnce)
+	for n, d := range all {
+		group.Go(func() error {
+			to := takers[n%len(takers)]
+			pending := s.o.Audit.BeginEnding(audit.Intent{Action: string(identity.AgentSync), Tenant: tenant, Actor: actorSelf, Target: d.Agent.Name,
+				Detail: audit.NewDetail(audit.Fields{"verb": "hand over", "to": to, "agent_id": d.ID})})
+			err := s.o.Keeper.Drop(ctx, tenant, d.Agent.Name, jail.DropOptions{KeepState: true})
+			if err == nil {
+				d.Node, d.To = to, to
+				err = s.write(ctx, tenant, d)
+			}
+			pending.End(outcome(err))
+			failed[n] = err
+			return nil
+		})
+	}
+	_ = group.Wait() // each says for itself how it went
+	return s.moved(tenant, waits, all, failed, "an agent was handed over")
+}
+
+// moved says how it went with each, and leaves those alone for a while with which it did not.
+func (s *Service) moved(tenant string, waits map[whose]time.Time, all []*declaration, failed []error, done string) error {
+	for n, d := range all {
+		at := whose{tenant, d.Agent.Name}
+		if failed[n] == nil {
+			delete(waits, at)
+			s.o.Log.Info(done, "tenant", tenant, "agent", at.name)
+			continue
+		}
+		waits[at] = s.o.Now().Add(tryAgain)
+		failed[n] = fmt.Errorf("hand %s over: %w", at.name, failed[n])
+	}
+	return errors.Join(failed...)
+}
+
+// take starts the agents that were given to this control plane, or that it has begun to give away and keeps.
+func (s *Service) take(ctx context.Context, tenant string, waits map[whose]time.Time) error {
+	all, err := s.moving(ctx, tenant, waits)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	w, err := s.read(ctx, self(), tenant, func(string) bool { return false })
+	if err != nil {
+		return err
+	}
+	var agents []clawbots.Agent
+	for _, d := range all {
+		agents = append(agents, d.Agent)
+	}
+	tasks, err := s.plan(ctx, w, agents, func(clawbots.Agent) string { return s.o.Default })
+	if err != nil {
+		return err
+	}
+	failed := make([]error, len(all))
+	var group errgroup.Group
+	group.SetLimit(atOnce)
+	for n, t := range tasks {
+		group.Go(func() error {
+			if t.identity.ID != all[n].ID {
+				failed[n] = noAgent(t.step.Name) // its removal is under way
+				return nil
+			}
+			if failed[n] = s.check(ctx, w, []*task{t}, clawbots.File{}, func(clawbots.Agent) error { return nil }); failed[n] != nil {
+				return nil
+			}
+			if t.changes() {
+				failed[n] = s.apply(ctx, self(), t)
+				return nil
+			}
+			all[n].To = ""
+			failed[n] = s.put(ctx, tenant, all[n])
+			return nil
+		})
+	}
+	_ = group.Wait() // each says for itself how it went
+	return errors.Join(s.moved(tenant, waits, all, failed, "an agent was taken over"), s.admit(ctx))
+}
+
+// Leaving is how many agents control planes have that they give away, by the names of these.
+func (s *Service) Leaving(ctx context.Context) (map[string]int, error) {
+	entries, err := s.declared(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]int{}
+	for _, e := range entries {
+		if d := readDeclaration(e); d.To != "" && d.To != d.Node {
+			out[d.Node]++
+		}
+	}
+	return out, nil
+}
