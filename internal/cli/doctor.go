@@ -22,14 +22,15 @@ import (
 )
 
 func newDoctorCommand(p *program) *cobra.Command {
-	var asJSON bool
+	var asJSON, cluster bool
 	var record string
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find out what this machine can do for clawjail, by trying it",
 		Long: "Tries what jails are made of (a clone, a cgroup, a firewall table, a network slot, a browser with its own sandbox) and says what " +
 			"does not work and what to do about it. Each trial is undone, and running jails are not touched. Without root it does what it can.\n\n" +
-			"Where jails are pods of a cluster it asks the API server what there is and what may be done, and starts a browser in a pod.\n\n" +
+			"Where jails are pods of a cluster it asks the API server what there is and what may be done, and starts a browser in a pod. " +
+			"With --kubernetes it fails where the configuration names no cluster.\n\n" +
 			"With --record, on FreeBSD, it writes down what the host's commands answer, for the tests of clawjail: what only looks, and a try that " +
 			"makes and removes a dataset, two interfaces, an address in a table and an empty jail. Names and addresses of the host are masked.",
 		Example: "  sudo clawjail doctor\n  sudo clawjail doctor --json\n  sudo clawjail doctor --record host.jsonl",
@@ -39,6 +40,9 @@ func newDoctorCommand(p *program) *cobra.Command {
 			o, err := p.doctorOptions(ctx)
 			if err != nil {
 				return err
+			}
+			if cluster && o.ConfigErr == nil && !o.Config.Kubernetes.On() {
+				return problem.New(problem.BadConfig, "set kubernetes.namespace, and what docs/kubernetes.md says besides", "the configuration names no cluster")
 			}
 			if record != "" {
 				if o.ConfigErr != nil {
@@ -73,6 +77,7 @@ func newDoctorCommand(p *program) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&cluster, "kubernetes", false, "fail where the configuration names no cluster, and jails are not pods")
 	cmd.Flags().StringVar(&record, "record", "", "write what this FreeBSD host's commands answer to a new `file`, and examine nothing")
 	return cmd
 }

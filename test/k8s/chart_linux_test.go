@@ -311,7 +311,7 @@ func TestTheChartInstalls(t *testing.T) {
 	})
 	took("an agent runs")
 
-	if out, err := i.try(0, "doctor"); err != nil || !strings.Contains(out, "in a pod that is confined as declared") {
+	if out, err := i.try(0, "doctor", "--kubernetes"); err != nil || !strings.Contains(out, "in a pod that is confined as declared") {
 		t.Errorf("the doctor says: %v: %s", err, out)
 	}
 	took("the doctor has looked")
