@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -108,12 +109,14 @@ func removeGroups() {
 
 // cluster is one that runs.
 type cluster struct {
-	t       testing.TB
-	parts   string
-	dir     string
-	token   string // of an admin
-	client  *http.Client
-	running map[string]*part
+	t      testing.TB
+	parts  string
+	dir    string
+	token  string // of an admin
+	client *http.Client
+
+	mu      sync.Mutex       // guards what follows
+	running map[string]*part // the last one of each name
 }
 
 // part is one of its programs.
@@ -153,44 +156,82 @@ func (c *cluster) write(name, text string) string {
 	return path
 }
 
-// start starts a part, or starts it again.
+// start starts a part.
 func (c *cluster) start(name string, argv ...string) *part {
 	c.t.Helper()
-	log, err := os.OpenFile(filepath.Join(c.dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	p, err := c.spawn(name, argv...)
 	c.must(err)
+	return p
+}
+
+func (c *cluster) spawn(name string, argv ...string) (*part, error) {
+	log, err := os.OpenFile(filepath.Join(c.dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command(filepath.Join(c.parts, argv[0]), argv[1:]...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, c.dir
 	cmd.Env = append(os.Environ(), "PATH="+c.parts+":"+os.Getenv("PATH"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	c.must(cmd.Start())
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
 	p := &part{cmd: cmd, log: log.Name(), end: make(chan struct{})}
 	go func() {
 		_ = cmd.Wait() // how it ended is in its log
 		close(p.end)
 	}()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.running[name] = p
-	return p
+	return p, nil
 }
 
-// restart kills a part, and starts it again until it stays, as a machine's service manager does.
+// keep starts a part, and starts it again whenever it ends, as a machine's service manager does. Some end by themselves when another one was
+// killed, such as a scheduler that has seen two answers to one question.
+func (c *cluster) keep(name string, argv ...string) {
+	c.t.Helper()
+	p := c.start(name, argv...)
+	go func() {
+		for {
+			<-p.end
+			time.Sleep(100 * time.Millisecond)
+			next, err := c.spawn(name, argv...)
+			if err != nil {
+				return // its absence is seen
+			}
+			p = next
+		}
+	}()
+}
+
+// all are the parts that run, by their names.
+func (c *cluster) all() map[string]*part {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.running)
+}
+
+// restart kills a part that is kept, and waits until it is there again and stays.
 func (c *cluster) restart(name string) {
 	c.t.Helper()
-	p := c.running[name]
+	p := c.all()[name]
 	c.must(p.cmd.Process.Kill())
-	argv := append([]string{filepath.Base(p.cmd.Path)}, p.cmd.Args[1:]...)
-	for tries := 0; ; tries++ {
-		<-p.end
-		if tries == 20 {
-			c.t.Fatalf("%s does not stay", name)
+	for end := time.Now().Add(startLimit); time.Now().Before(end); {
+		next := c.all()[name]
+		if next == p {
+			time.Sleep(10 * time.Millisecond)
+			continue
 		}
-		p = c.start(name, argv...)
+		p = next
 		select {
 		case <-p.end:
 		case <-time.After(2 * time.Second):
 			return
 		}
 	}
+	c.t.Fatalf("%s does not stay", name)
 }
 
 // until waits for something, and shows the end of a part's log when it does not come.
@@ -238,9 +279,9 @@ func (c *cluster) up() {
 	auditing := c.write("audit.yaml", `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived", "ResponseStarted"],
 		"rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts:default", "system:serviceaccounts:chart"]}]}`)
 
-	c.start("etcd", "etcd", "--data-dir", c.dir+"/etcd", "--unsafe-no-fsync", "--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
+	c.keep("etcd", "etcd", "--data-dir", c.dir+"/etcd", "--unsafe-no-fsync", "--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
 		"--listen-peer-urls", "http://127.0.0.1:2380", "--quota-backend-bytes", fmt.Sprint(8<<30), "--logger", "zap", "--log-level", "warn")
-	c.start("kube-apiserver", "kubernetes", "kube-apiserver", "--etcd-servers", "http://127.0.0.1:2379", "--cert-dir", c.dir+"/pki", "--bind-address", nodeAddress, "--advertise-address", nodeAddress,
+	c.keep("kube-apiserver", "kubernetes", "kube-apiserver", "--etcd-servers", "http://127.0.0.1:2379", "--cert-dir", c.dir+"/pki", "--bind-address", nodeAddress, "--advertise-address", nodeAddress,
 		"--service-cluster-ip-range", serviceSubnet, "--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", verifying,
 		"--service-account-signing-key-file", signing, "--token-auth-file", tokens, "--authorization-mode", "Node,RBAC", "--audit-log-path", c.dir+"/audit.log", "--audit-policy-file", auditing, "--kubelet-preferred-address-types", "InternalIP", "--allow-privileged=true")
 	c.client = &http.Client{}
@@ -256,9 +297,9 @@ func (c *cluster) up() {
 		return err
 	})
 	config := c.kubeconfig()
-	c.start("kube-controller-manager", "kubernetes", "kube-controller-manager", "--kubeconfig", config, "--leader-elect=false", "--kube-api-qps", "500", "--kube-api-burst", "1000", "--service-account-private-key-file", signing,
+	c.keep("kube-controller-manager", "kubernetes", "kube-controller-manager", "--kubeconfig", config, "--leader-elect=false", "--kube-api-qps", "500", "--kube-api-burst", "1000", "--service-account-private-key-file", signing,
 		"--root-ca-file", c.dir+"/pki/apiserver.crt", "--use-service-account-credentials=false", "--enable-hostpath-provisioner", "--cert-dir", c.dir+"/pki")
-	c.start("kube-scheduler", "kubernetes", "kube-scheduler", "--kubeconfig", config, "--leader-elect=false", "--kube-api-qps", "500", "--kube-api-burst", "1000", "--cert-dir", c.dir+"/pki")
+	c.keep("kube-scheduler", "kubernetes", "kube-scheduler", "--kubeconfig", config, "--leader-elect=false", "--kube-api-qps", "500", "--kube-api-burst", "1000", "--cert-dir", c.dir+"/pki")
 	c.startNode(config)
 	c.importImages()
 
@@ -270,7 +311,7 @@ func (c *cluster) up() {
 	for _, crd := range []string{"sandboxes.agents.x-k8s.io", "sandboxclaims.extensions.agents.x-k8s.io", "sandboxtemplates.extensions.agents.x-k8s.io", "sandboxwarmpools.extensions.agents.x-k8s.io"} {
 		c.kubectl("", "wait", "--for=condition=Established", "--timeout=60s", "crd/"+crd)
 	}
-	c.start("agent-sandbox-controller", "agent-sandbox-controller", "--kubeconfig", config, "--extensions", "--leader-elect=false", "--metrics-bind-address", "0", "--health-probe-bind-address", "0")
+	c.keep("agent-sandbox-controller", "agent-sandbox-controller", "--kubeconfig", config, "--extensions", "--leader-elect=false", "--metrics-bind-address", "0", "--health-probe-bind-address", "0")
 }
 
 // store lets the cluster make volumes, in folders of this machine, until the test ends. Their class is taken for those that name none.
@@ -342,7 +383,7 @@ state = %[2]q
     bin_dirs = ["/usr/lib/cni"]
     conf_dir = %[4]q
 `, c.dir+"/containerd", c.dir+"/containerd.run", socket, c.dir+"/cni"))
-	c.start("containerd", "containerd", "--config", containerd)
+	c.keep("containerd", "containerd", "--config", containerd)
 	c.until("containerd", []string{"containerd"}, func() error { return c.ctr("version").Run() })
 	profile, err := os.ReadFile(filepath.Join(testenv.Repository(c.t), "packaging/kubernetes/seccomp.json"))
 	c.must(err)
@@ -366,7 +407,7 @@ containerRuntimeEndpoint: unix://%s
 evictionHard: {nodefs.available: "0%%", imagefs.available: "0%%", memory.available: 1Mi}
 imageGCHighThresholdPercent: 100
 `, nodeAddress, groupsName, c.dir+"/pods.log", socket))
-	c.start("kubelet", "kubernetes", "kubelet", "--kubeconfig", config, "--config", kubelet, "--root-dir", c.dir+"/kubelet", "--cert-dir", c.dir+"/pki", "--node-ip", nodeAddress, "--hostname-override", "one")
+	c.keep("kubelet", "kubernetes", "kubelet", "--kubeconfig", config, "--config", kubelet, "--root-dir", c.dir+"/kubelet", "--cert-dir", c.dir+"/pki", "--node-ip", nodeAddress, "--hostname-override", "one")
 	c.until("the node", []string{"kubelet", "containerd"}, func() error {
 		out, err := c.get("/api/v1/nodes/one")
 		if err == nil && !strings.Contains(string(out), `"reason":"KubeletReady"`) {

@@ -281,7 +281,7 @@ func (c crowd) used() map[string]usage {
 	for n, v := range c.planes {
 		pids[fmt.Sprintf("clawjail serve %d", n)], pids[fmt.Sprintf("clawjail hostd %d", n)] = v.Victims("serve"), v.Victims("hostd")
 	}
-	for name, p := range c.running {
+	for name, p := range c.all() {
 		select {
 		case <-p.end: // with a test of before
 		default:
