@@ -3,7 +3,6 @@
 package vm
 
 import (
-	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -59,6 +58,6 @@ func runsPods(m *machine) {
 	r := m.within(20*time.Minute, "cd /kubernetes/checkout/test/k8s && CI=true CLAWJAIL_TEST_K8S=/kubernetes/parts ../../scripts/alone.sh /kubernetes/k8s.test -test.v -test.timeout 60m -test.run '"+onUnified+"' 2>&1")
 	m.t.Logf("%s", tail(r.Stdout))
 	if n := strings.Count(string(r.Stdout), "\n--- PASS"); r.Status != 0 || n != strings.Count(onUnified, "|")+1 {
-		m.t.Error(fmt.Sprintf("%d tests passed, and it ended with %d", n, r.Status))
+		m.t.Errorf("%d tests passed, and it ended with %d", n, r.Status)
 	}
 }

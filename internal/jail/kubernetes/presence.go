@@ -23,7 +23,7 @@ const (
 // presence is what a Driver knows of the leases in its namespace. A control plane has one, and whatever it makes belongs to that: when the lease is
 // deleted, the cluster deletes all of it. The others delete one that is not renewed for a while during which the API server answers.
 type presence struct {
-	uid  string // of its own lease, or empty
+	uid  string              // of its own lease, or empty
 	seen map[string]sighting // changed by Run alone
 }
 
