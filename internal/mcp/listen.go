@@ -175,6 +175,11 @@ func (l listener) run(ctx context.Context) {
 	var pause <-chan time.Time
 	for {
 		if pause == nil {
+			select { // what the client has listed by now is older than what is looked at next
+			case <-l.listed:
+				maps.Copy(told, l.seen())
+			default:
+			}
 			now, err := l.s.Foreign.View(ctx, l.by)
 			if err != nil && ctx.Err() == nil {
 				l.s.Log.Warn("look whether lists have changed", "error", err) // it is tried again with the next beat

@@ -196,7 +196,7 @@ func (c *cluster) keep(name string, argv ...string) {
 	go func() {
 		for {
 			<-p.end
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond) // one that ends as soon as it starts would keep a processor busy
 			next, err := c.spawn(name, argv...)
 			if err != nil {
 				return // its absence is seen
