@@ -28,7 +28,7 @@ func (a *API) byConsole(rest http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if ofConsole(r.URL.Path) {
 			if a.Peers != nil && a.AgentNode != nil {
-				r = r.WithContext(context.WithValue(r.Context(), awayKey{}, a))
+				r = a.mayForward(r)
 			}
 			console.ServeHTTP(w, r)
 			return

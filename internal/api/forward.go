@@ -44,8 +44,12 @@ type forwardedKey struct{}
 // isForwarded says whether another control plane has forwarded a request. That one has looked which host the client meant.
 func isForwarded(ctx context.Context) bool { return ctx.Value(forwardedKey{}) != nil }
 
-// sessionOf is the session that a path names, of the API or of the console; empty when it names none.
+// sessionOf is the session that a request names by its path, of the API or of the console, or the MCP session that its header does;
+// empty when it names none.
 func sessionOf(r *http.Request) string {
+	if r.URL.Path == mcpPath {
+		return r.Header.Get("Mcp-Session-Id")
+	}
 	for _, of := range []string{"/v1/sessions/", consolePath + "/sessions/"} {
 		if rest, is := strings.CutPrefix(r.URL.EscapedPath(), of); is && cleanPath(r) {
 			id, _, _ := strings.Cut(rest, "/")
@@ -108,6 +112,9 @@ func (a *API) byOwner(here http.Handler) http.Handler {
 	away := a.patient(jarTimeout, a.away)
 	fromProgram, fromPerson := a.guard(away), a.ownHostOnly(away)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == mcpPath {
+			r = a.mayForward(r)
+		}
 		id := sessionOf(r)
 		if id == "" || isForwarded(r.Context()) {
 			here.ServeHTTP(w, r)
@@ -122,6 +129,8 @@ func (a *API) byOwner(here http.Handler) http.Handler {
 		switch {
 		case ofConsole(r.URL.Path) && err != nil:
 			to = here // which says that there is no such session
+		case r.URL.Path == mcpPath && problem.CodeOf(err) == problem.NodeLost:
+			to = here // as above, and the client begins another one
 		case ofConsole(r.URL.Path):
 			to = fromPerson
 		case err != nil:
@@ -167,16 +176,29 @@ func (a *API) byAgent(here http.Handler) http.Handler {
 	})
 }
 
-// awayKey is under what a request of the console has the API that forwards it.
+// awayKey is under what a request has the API that forwards it, where what it is about is not known by its address.
 type awayKey struct{}
+
+func (a *API) mayForward(r *http.Request) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), awayKey{}, a))
+}
 
 // ElsewhereOf is who answers a request of the console about an agent: the control plane that has its jail. It is nil where this one does.
 func ElsewhereOf(r *http.Request, tenant, name string) (http.Handler, error) {
+	return elsewhere(r, func(a *API) (string, error) { return a.AgentNode(r.Context(), tenant, name) })
+}
+
+// ElsewhereOfSession is who answers a request of MCP about a session: the control plane that has it. It is nil where this one does.
+func ElsewhereOfSession(r *http.Request, id string) (http.Handler, error) {
+	return elsewhere(r, func(a *API) (string, error) { return a.Peers.Owner(r.Context(), id) })
+}
+
+func elsewhere(r *http.Request, nodeOf func(*API) (string, error)) (http.Handler, error) {
 	a, _ := r.Context().Value(awayKey{}).(*API)
 	if a == nil || isForwarded(r.Context()) {
 		return nil, nil
 	}
-	node, err := a.AgentNode(r.Context(), tenant, name)
+	node, err := nodeOf(a)
 	if err != nil || node == "" {
 		return nil, err
 	}

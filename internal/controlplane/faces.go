@@ -19,6 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/store"
 )
 
 func (p *plane) listenAPI(ctx context.Context) error {
@@ -61,7 +62,7 @@ func (p *plane) makeConsole(context.Context) error {
 		return nil
 	}
 	c, err := console.New(console.Options{
-		Sessions: sessionsOfConsole{p.allSessions()}, Identity: p.identity, Credentials: p.accounts.Service, Egress: p.book, Agents: p.agents, Servers: p.servers, Tasks: p.tasks,
+		Sessions: knownSessions{p.allSessions()}, Identity: p.identity, Credentials: p.accounts.Service, Egress: p.book, Agents: p.agents, Servers: p.servers, Tasks: p.tasks,
 		Audit: p.audit, Rows: p.store, Verify: p.verify, SignIn: p.signin,
 		Health: p.health, Config: p.Config, BehindProxy: p.Config.BehindProxy, Version: p.Version,
 		Log: p.Log, Now: p.Now,
@@ -76,7 +77,7 @@ func (p *plane) makeConsole(context.Context) error {
 // makeAPI makes the API with MCP, and what of both is open to jails through the gateway.
 func (p *plane) makeAPI(context.Context) error {
 	tools, err := mcp.New(mcp.Options{
-		Backend: ownBrowsers{p.sessions}, Access: p.book, Tasks: p.tasks, Foreign: p.servers, Principal: api.Caller, Version: p.Version, Log: p.Log, Now: p.Now,
+		Backend: browsers{knownSessions{p.allSessions()}}, Tag: store.NodeTag(p.node), Elsewhere: api.ElsewhereOfSession, Access: p.book, Tasks: p.tasks, Foreign: p.servers, Principal: api.Caller, Version: p.Version, Log: p.Log, Now: p.Now,
 		Sessions: mcp.Bounds{TTL: p.Config.Sessions.TTL, MaxTTL: p.Config.Sessions.MaxTTL, Idle: p.Config.Sessions.Idle, Most: p.Config.Sessions.Max},
 	})
 	if err != nil {

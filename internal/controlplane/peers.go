@@ -70,11 +70,11 @@ func (s nodeSessions) List(ctx context.Context, by identity.Principal, tenant st
 	return s.peers.List(ctx, s.Service, by, tenant, all)
 }
 
-// sessionsOfConsole are listed as far as they are known.
-type sessionsOfConsole struct{ nodeSessions }
+// knownSessions are listed as far as they are known.
+type knownSessions struct{ nodeSessions }
 
 // List implements console.Sessions.
-func (s sessionsOfConsole) List(ctx context.Context, by identity.Principal, tenant string, all bool) ([]session.Session, error) {
+func (s knownSessions) List(ctx context.Context, by identity.Principal, tenant string, all bool) ([]session.Session, error) {
 	out, err := s.nodeSessions.List(ctx, by, tenant, all)
 	if problem.CodeOf(err) == problem.NodeUnreachable {
 		err = nil

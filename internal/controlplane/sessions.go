@@ -51,22 +51,22 @@ func (p *plane) makeTasks(context.Context) (err error) {
 	return err
 }
 
-// ownBrowsers are the sessions of this control plane as MCP sees browsers. There is no host browser here: that one is
+// browsers are sessions as MCP sees them: those of this control plane, and a list of all. There is no host browser here: that one is
 // the desktop user's.
-type ownBrowsers struct{ *session.Service }
+type browsers struct{ knownSessions }
 
 // List implements mcp.Backend.
-func (o ownBrowsers) List(ctx context.Context, by identity.Principal) ([]session.Session, error) {
-	return o.Service.List(ctx, by, "", false)
+func (b browsers) List(ctx context.Context, by identity.Principal) ([]session.Session, error) {
+	return b.knownSessions.List(ctx, by, "", false)
 }
 
 // Drive implements mcp.Backend.
-func (o ownBrowsers) Drive(ctx context.Context, by identity.Principal, t mcp.Target, op browser.Operation) (any, error) {
+func (b browsers) Drive(ctx context.Context, by identity.Principal, t mcp.Target, op browser.Operation) (any, error) {
 	if t.Host {
 		return nil, problem.New(problem.Unsupported, "use the target session; `clawjail mcp` on a desktop has the host browser", "there is no host browser here")
 	}
-	return o.Service.Drive(ctx, by, t.Session, op)
+	return b.Service.Drive(ctx, by, t.Session, op)
 }
 
 // Host implements mcp.Backend.
-func (ownBrowsers) Host() bool { return false }
+func (browsers) Host() bool { return false }

@@ -118,6 +118,7 @@ func (c *conversation) open() []string {
 // conversations are those of the clients over HTTP, by the Mcp-Session-Id that each was given when it initialized. An id
 // is good with the key that it was given to, and with no other.
 type conversations struct {
+	tag string
 	now func() time.Time
 	mu  sync.Mutex
 	all map[string]*talking
@@ -129,8 +130,8 @@ type talking struct {
 	conversation
 }
 
-func newConversations(now func() time.Time) *conversations {
-	return &conversations{now: now, all: map[string]*talking{}}
+func newConversations(tag string, now func() time.Time) *conversations {
+	return &conversations{tag: tag, now: now, all: map[string]*talking{}}
 }
 
 // keyOf names the key that a principal called with. The token of a session is another one than the key of who made it.
@@ -172,7 +173,7 @@ func (c *conversations) begin(owner, tenant string) (string, *conversation) {
 		}
 		c.forget(func(t *talking) bool { return t.tenant == most })
 	}
-	id := rand.Text()
+	id := "m_" + c.tag + rand.Text()
 	t := &talking{owner: owner, tenant: tenant, used: now}
 	c.all[id] = t
 	return id, &t.conversation

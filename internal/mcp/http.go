@@ -14,6 +14,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
 // sessionHeader has the id of a conversation.
@@ -69,12 +70,23 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, inner http.Handle
 			return s.listen(w, r, who, id)
 		}
 	}
-	if r.Method == http.MethodPost && who.talk == nil {
+	if r.Method == http.MethodPost {
 		first, err := messageOf(w, r)
 		if err != nil {
 			return err
 		}
+		if id := first.session(); id != "" && s.Elsewhere != nil {
+			away, err := s.Elsewhere(r, id)
+			if away != nil {
+				r = r.Clone(r.Context())
+				r.Header.Del(sessionHeader) // there is no such conversation there, and the call names all that it needs
+				away.ServeHTTP(w, r)
+				return nil
+			}
+			who.refused = err
+		}
 		switch id, ok := idOf(first.ID); {
+		case who.talk != nil:
 		case first.Method == methodListen && ok && s.Foreign != nil:
 			release, err := s.listeners.enter(key)
 			if err != nil {
@@ -107,6 +119,20 @@ func noConversation() error {
 type message struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method"`
+	Params json.RawMessage `json:"params"`
+}
+
+// session is the browser session that a call of one of our tools names; empty when it names none.
+func (m message) session() string {
+	var of struct {
+		Name      string          `json:"name"`
+		Arguments json.RawMessage `json:"arguments"`
+	}
+	var named closeArguments
+	if m.Method != "tools/call" || json.Unmarshal(m.Params, &of) != nil || toolserver.Offered(of.Name) || json.Unmarshal(of.Arguments, &named) != nil {
+		return ""
+	}
+	return named.Session
 }
 
 // messageOf looks at the message of a request. The body can be read again after it.

@@ -173,7 +173,7 @@ func TestMCPSessionIsGoodWithItsKeyOnly(t *testing.T) {
 
 func TestMCPSessionsEndAndAreBounded(t *testing.T) {
 	now := time.Now()
-	c := newConversations(func() time.Time { return now })
+	c := newConversations("", func() time.Time { return now })
 	first, _ := c.begin("ann", "acme")
 	bobs, _ := c.begin("bob", "rival")
 	for range maxConversationsOf {

@@ -26,6 +26,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"sync"
 	"syscall"
 	"time"
@@ -66,6 +67,10 @@ type Options struct {
 	Foreign Foreign
 	// Principal is who made a request, from the request's context. It is needed for [Server.Handler].
 	Principal func(ctx context.Context) identity.Principal
+	// Tag is what the ids of conversations begin with, so that other control planes know whose they are; see [store.NodeTag]. May be empty.
+	Tag string
+	// Elsewhere is who answers a request about a browser session of another control plane. It answers nil for other sessions. May be nil.
+	Elsewhere func(r *http.Request, session string) (http.Handler, error)
 	// Version is that of the program.
 	Version string
 	// Sessions are bounds that the tool capabilities tells. A bound that is zero is left out.
@@ -113,7 +118,7 @@ func New(o Options) (*Server, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s := &Server{Options: o, conversations: newConversations(o.Now), requests: newTurnstile(maxAtOnce), calls: newTurnstile(maxAtOnce),
+	s := &Server{Options: o, conversations: newConversations(o.Tag, o.Now), requests: newTurnstile(maxAtOnce), calls: newTurnstile(maxAtOnce),
 		listeners: newTurnstile(maxConversationsOf), beat: beatEvery, gap: tellGap}
 	can := &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: o.Foreign != nil}}
 	if o.Foreign != nil { // which servers a caller has may change at any time
@@ -145,6 +150,8 @@ type caller struct {
 	// events is the answer to a client that listens with subscriptions/listen, and id that of its request, as JSON.
 	events *events
 	id     string
+	// refused is why the call cannot be made. May be nil.
+	refused error
 }
 
 // callerKey finds the caller in a context. The protocol library keeps the values of a context and not its end.

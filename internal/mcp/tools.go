@@ -87,6 +87,9 @@ type call struct {
 func (s *Server) handle(t tool) sdk.ToolHandler {
 	return func(ctx context.Context, request *sdk.CallToolRequest) (out *sdk.CallToolResult, _ error) {
 		err := s.during(ctx, t.name, func(ctx context.Context, who *caller) (err error) {
+			if who.refused != nil {
+				return who.refused
+			}
 			out, err = t.run(s, ctx, &call{caller: who, raw: request.Params.Arguments, progress: progressTo(request.Session, request.Params)})
 			if err != nil {
 				err = t.explain(err)

@@ -88,9 +88,9 @@ func (p *Peers) Look() {
 	p.read = time.Time{}
 }
 
-// Owner is the node that has a session, or had it: empty when that is this one, or when nobody knows such a node.
+// Owner is the node that has a session, of a browser or of MCP, or had it: empty when that is this one, or when nobody knows such a node.
 func (p *Peers) Owner(ctx context.Context, session string) (string, error) {
-	tag, is := strings.CutPrefix(session, "s_")
+	_, tag, is := strings.Cut(session, "_")
 	own := store.NodeTag(p.o.Node)
 	if !is || len(tag) < len(own) || tag[:len(own)] == own {
 		return "", nil
