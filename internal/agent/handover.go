@@ -99,30 +99,32 @@ func (s *Service) give(ctx context.Context, tenant string, takers []string, wait
 	if err != nil {
 		return err
 	}
+	return s.each(tenant, waits, all, "an agent was handed over", func(n int) error {
+		d, to := all[n], takers[n%len(takers)]
+		pending := s.o.Audit.BeginEnding(audit.Intent{Action: string(identity.AgentSync), Tenant: tenant, Actor: actorSelf, Target: d.Agent.Name,
+			Detail: audit.NewDetail(audit.Fields{"verb": "hand over", "to": to, "agent_id": d.ID})})
+		err := s.o.Keeper.Drop(ctx, tenant, d.Agent.Name, jail.DropOptions{KeepState: true})
+		if err == nil {
+			d.Node, d.To = to, to
+			err = s.write(ctx, tenant, d)
+		}
+		pending.End(outcome(err))
+		return err
+	})
+}
+
+// each does something for each agent, says how that went, and leaves those alone for a while with which it did not go.
+func (s *Service) each(tenant string, waits map[whose]time.Time, all []*declaration, done string, do func(n int) error) error {
 	failed := make([]error, len(all))
 	var group errgroup.Group
 	group.SetLimit(atOnce)
-	for n, d := range all {
+	for n := range all {
 		group.Go(func() error {
-			to := takers[n%len(takers)]
-			pending := s.o.Audit.BeginEnding(audit.Intent{Action: string(identity.AgentSync), Tenant: tenant, Actor: actorSelf, Target: d.Agent.Name,
-				Detail: audit.NewDetail(audit.Fields{"verb": "hand over", "to": to, "agent_id": d.ID})})
-			err := s.o.Keeper.Drop(ctx, tenant, d.Agent.Name, jail.DropOptions{KeepState: true})
-			if err == nil {
-				d.Node, d.To = to, to
-				err = s.write(ctx, tenant, d)
-			}
-			pending.End(outcome(err))
-			failed[n] = err
+			failed[n] = do(n)
 			return nil
 		})
 	}
-	_ = group.Wait() // each says for itself how it went
-	return s.moved(tenant, waits, all, failed, "an agent was handed over")
-}
-
-// moved says how it went with each, and leaves those alone for a while with which it did not.
-func (s *Service) moved(tenant string, waits map[whose]time.Time, all []*declaration, failed []error, done string) error {
+	_ = group.Wait() // it is said below
 	for n, d := range all {
 		at := whose{tenant, d.Agent.Name}
 		if failed[n] == nil {
@@ -154,29 +156,21 @@ func (s *Service) take(ctx context.Context, tenant string, waits map[whose]time.
 	if err != nil {
 		return err
 	}
-	failed := make([]error, len(all))
-	var group errgroup.Group
-	group.SetLimit(atOnce)
-	for n, t := range tasks {
-		group.Go(func() error {
-			if t.identity.ID != all[n].ID {
-				failed[n] = noAgent(t.step.Name) // its removal is under way
-				return nil
-			}
-			if failed[n] = s.check(ctx, w, []*task{t}, clawbots.File{}, func(clawbots.Agent) error { return nil }); failed[n] != nil {
-				return nil
-			}
-			if t.changes() {
-				failed[n] = s.apply(ctx, self(), t)
-				return nil
-			}
-			all[n].To = ""
-			failed[n] = s.put(ctx, tenant, all[n])
-			return nil
-		})
-	}
-	_ = group.Wait() // each says for itself how it went
-	return errors.Join(s.moved(tenant, waits, all, failed, "an agent was taken over"), s.admit(ctx))
+	err = s.each(tenant, waits, all, "an agent was taken over", func(n int) error {
+		t := tasks[n]
+		if t.identity.ID != all[n].ID {
+			return noAgent(t.step.Name) // its removal is under way
+		}
+		if err := s.check(ctx, w, []*task{t}, clawbots.File{}, func(clawbots.Agent) error { return nil }); err != nil {
+			return err
+		}
+		if t.changes() {
+			return s.apply(ctx, self(), t)
+		}
+		all[n].To = ""
+		return s.put(ctx, tenant, all[n])
+	})
+	return errors.Join(err, s.admit(ctx))
 }
 
 // Leaving is how many agents control planes have that they give away, by the names of these.
