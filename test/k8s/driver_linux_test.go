@@ -487,7 +487,7 @@ func TestAJailAsksLittleOfTheAPIServer(t *testing.T) {
 		least = min(least, one())
 	}
 	t.Logf("a jail asks the API server %d times", least)
-	if least > 6 {
+	if least > 5 {
 		t.Errorf("it is %d times", least)
 	}
 }

@@ -140,6 +140,7 @@ func TestAPodThatHasEndedIsNotWaitedFor(t *testing.T) {
 		"deleted": {"", jail.CauseExited},
 		"another": {running, jail.CauseExited},
 		"waited":  {running + `,"containerStatuses":[{"state":{"running":{}}}]`, ""},
+		"unsaid":  {"", ""}, // something between answers that there is no such page
 	}
 	addresses := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(ends)) {
@@ -166,8 +167,11 @@ func TestAPodThatHasEndedIsNotWaitedFor(t *testing.T) {
 	for name, end := range ends {
 		path := "/api/v1/namespaces/jails/pods/" + name
 		c.objects[path] = strings.Replace(c.objects[path], running, end.status, 1)
-		if name == "deleted" {
+		switch name {
+		case "deleted":
 			delete(c.objects, path)
+		case "unsaid":
+			c.objects[path] = ""
 		}
 		if name == "another" {
 			c.objects[path] = strings.ReplaceAll(c.objects[path], `"u-another"`, `"u-other"`)
@@ -192,12 +196,15 @@ func TestAPodThatHasEndedIsNotWaitedFor(t *testing.T) {
 			t.Errorf("%s: it has ended with %+v", name, exit)
 		}
 	}
-	select {
-	case <-pods["waited"].Done():
-		t.Error("the pod that runs is given up")
-	case <-time.After(2 * brokenFor): // it was looked at
-	}
-	if exit := d.exitOf(pods["waited"]); exit.Cause != jail.CauseOwnerLost {
-		t.Errorf("it would have ended with %+v", exit)
+	time.Sleep(2 * brokenFor) // they are looked at
+	for _, name := range []string{"waited", "unsaid"} {
+		select {
+		case <-pods[name].Done():
+			t.Errorf("the pod %s is given up", name)
+		default:
+		}
+		if exit := d.exitOf(pods[name]); exit.Cause != jail.CauseOwnerLost {
+			t.Errorf("%s would have ended with %+v", name, exit)
+		}
 	}
 }

@@ -2,7 +2,6 @@ package kubernetes
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -75,6 +74,7 @@ func (d *Driver) claim(ctx context.Context, _ *jail.Entry, m *making) error {
 	deadline["shutdownPolicy"] = "Delete"
 	// What was sent is not taken back by who does not wait any more: the claim would be made after it was looked for.
 	ctx = context.WithoutCancel(ctx)
+	d.followed.expect(string(m.name))
 	var made struct {
 		Meta Meta `json:"metadata"`
 	}
@@ -191,77 +191,6 @@ func (d *Driver) podTemplate(spec jail.Spec) map[string]any {
 	return object{"metadata": object{"annotations": annotations}, "spec": pod}
 }
 
-// claimed waits until a claim has its Sandbox, and returns the name of that.
-func (a *API) claimed(ctx context.Context, namespace, name string) (sandbox string, err error) {
-	err = a.watch(ctx, resource(extensionsGroup, namespace, "sandboxclaims"), name, func(object jsontext.Value, gone bool) (bool, error) {
-		var claim struct {
-			Status struct {
-				Sandbox struct {
-					Name string `json:"name"`
-				} `json:"sandbox"`
-			} `json:"status"`
-		}
-		if gone {
-			return false, ErrNotFound
-		}
-		err := json.Unmarshal(object, &claim)
-		sandbox = claim.Status.Sandbox.Name
-		return sandbox != "", err
-	})
-	if err != nil {
-		return "", fmt.Errorf("wait for the Sandbox of the claim %s: %w", name, err)
-	}
-	return sandbox, nil
-}
-
-const (
-	// goneLimit is how long a claim and its pod may take to go: a node ends a few pods in a second.
-	goneLimit = 50 * time.Second
-	// seenLimit is how long a claim that is there may take to be seen.
-	seenLimit = time.Second
-)
-
-// unclaim deletes a claim with some labels, its Sandbox and its pod, and returns when they are gone. A claim of that name without the labels is
-// somebody else's, and stays.
-func (a *API) unclaim(ctx context.Context, namespace, name string, labels map[string]string) error {
-	ctx, cancel := context.WithTimeout(ctx, goneLimit)
-	defer cancel()
-	var deleted struct {
-		Items []struct{} `json:"items"`
-	}
-	err := a.ask(ctx, http.MethodDelete, selected(namespace, "sandboxclaims", labels, name), map[string]any{"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground"}, &deleted)
-	switch {
-	case errors.Is(err, ErrNotFound), err == nil && len(deleted.Items) == 0:
-		return nil // there are none
-	case err == nil:
-		err = a.awaitGone(ctx, namespace, name, labels)
-	}
-	if err != nil {
-		return fmt.Errorf("delete the claim %s: %w", name, err)
-	}
-	return nil
-}
-
-// awaitGone returns when a claim is gone. One that is gone already is never seen, and is looked for.
-func (a *API) awaitGone(ctx context.Context, namespace, name string, labels map[string]string) error {
-	for {
-		watching, stop := context.WithCancel(ctx)
-		unseen := time.AfterFunc(seenLimit, stop)
-		err := a.watch(watching, resource(extensionsGroup, namespace, "sandboxclaims"), name, func(_ jsontext.Value, gone bool) (bool, error) {
-			unseen.Stop()
-			return gone, nil
-		})
-		late := watching.Err() != nil
-		stop()
-		if err == nil || !late || ctx.Err() != nil {
-			return err
-		}
-		if left, err := a.claims(ctx, namespace, labels, name); err != nil || len(left) == 0 {
-			return err
-		}
-	}
-}
-
 // selected is the path of the objects of a kind with some labels, or of the one among them that has a name.
 func selected(namespace, kinds string, labels map[string]string, name string) string {
 	var selector []string
@@ -275,22 +204,42 @@ func selected(namespace, kinds string, labels map[string]string, name string) st
 	return resource(extensionsGroup, namespace, kinds) + "?" + query.Encode()
 }
 
-// claims are the names of those with some labels.
-func (a *API) claims(ctx context.Context, namespace string, labels map[string]string, name string) ([]string, error) {
-	return a.named(ctx, selected(namespace, "sandboxclaims", labels, name))
+// listPage is how many objects the API server lists at once.
+const listPage = 1000
+
+// list shows each object of a list, and returns the version of the whole.
+func (a *API) list(ctx context.Context, path string, each func(object jsontext.Value) error) (version string, err error) {
+	for after := ""; ; {
+		var page struct {
+			Meta struct {
+				Version string `json:"resourceVersion"`
+				After   string `json:"continue"`
+			} `json:"metadata"`
+			Items []jsontext.Value `json:"items"`
+		}
+		if err := a.ask(ctx, http.MethodGet, fmt.Sprintf("%s&limit=%d&continue=%s", path, listPage, url.QueryEscape(after)), nil, &page); err != nil {
+			return "", err
+		}
+		for _, one := range page.Items {
+			if err := each(one); err != nil {
+				return "", err
+			}
+		}
+		if after = page.Meta.After; after == "" {
+			return page.Meta.Version, nil
+		}
+	}
 }
 
 // named are the names of the objects of a list.
-func (a *API) named(ctx context.Context, path string) ([]string, error) {
-	var list struct {
-		Items []struct {
+func (a *API) named(ctx context.Context, path string) (names []string, err error) {
+	_, err = a.list(ctx, path, func(object jsontext.Value) error {
+		var one struct {
 			Meta Meta `json:"metadata"`
-		} `json:"items"`
-	}
-	err := a.ask(ctx, http.MethodGet, path, nil, &list)
-	var names []string
-	for _, one := range list.Items {
+		}
+		err := json.Unmarshal(object, &one)
 		names = append(names, one.Meta.Name)
-	}
+		return err
+	})
 	return names, err
 }

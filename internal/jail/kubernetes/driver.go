@@ -112,6 +112,8 @@ type Driver struct {
 	o      Options
 	server *shim.Server
 	pin    string // by which pods know this control plane
+	// followed are the claims of this control plane.
+	followed *claims
 
 	background context.Context // ends the watchers
 	stop       context.CancelFunc
@@ -161,6 +163,8 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 	if d.Registry, err = jail.OpenRegistry(ctx, jail.RegistryOptions{Journal: o.Journal, Log: o.Log, Now: o.Now, Grace: o.Grace, Barrier: o.Barrier}); err != nil {
 		return nil, err
 	}
+	d.followed = followClaims(o.API, o.Namespace, d.labels(), o.Log)
+	d.watchers.Go(func() { d.followed.run(d.background) })
 	d.server = shim.NewServer(shim.Options{TLS: side, Who: d.who, Arrived: d.arrived, Broken: d.broken, Window: o.Window, Log: o.Log})
 	return d, nil
 }
@@ -353,7 +357,7 @@ func (d *Driver) await(ctx context.Context, e *jail.Entry, m *making) error {
 		if !m.warm && !wake.Sleep(looking, stuckAfter) {
 			return
 		}
-		name, err := d.o.API.claimed(looking, d.o.Namespace, string(m.name))
+		name, err := d.followed.sandbox(looking, string(m.name))
 		if err != nil {
 			changed(func() { why, given = err, looking.Err() == nil })
 			return
@@ -500,7 +504,7 @@ var ending = []jail.Ending[*Driver]{
 		return d.o.Console.Finish(ctx, r.Name)
 	}},
 	{Step: jail.StepDestroy, Do: func(d *Driver, ctx context.Context, _ *jail.Entry, r jail.Record) error {
-		return d.o.API.unclaim(ctx, d.o.Namespace, string(r.Name), d.labels())
+		return d.followed.remove(ctx, string(r.Name))
 	}},
 	{Step: jail.StepForget, Last: true, Do: func(d *Driver, _ context.Context, _ *jail.Entry, r jail.Record) error {
 		d.mu.Lock()
@@ -551,7 +555,7 @@ func (d *Driver) Reap(ctx context.Context, o jail.ReapOptions) (jail.ReapReport,
 	for _, e := range d.Entries() {
 		known[e.Record().Name] = true
 	}
-	claims, err := d.o.API.claims(ctx, d.o.Namespace, d.labels(), "")
+	claims, err := d.o.API.named(ctx, d.followed.path())
 	if err != nil {
 		return report, fmt.Errorf("reap: %w", err)
 	}
@@ -563,7 +567,7 @@ func (d *Driver) Reap(ctx context.Context, o jail.ReapOptions) (jail.ReapReport,
 		}
 		f := jail.Finding{Name: jail.Name(name), Reason: "no jail of this control plane needs it"}
 		if !o.DryRun {
-			if err := d.o.API.unclaim(ctx, d.o.Namespace, name, d.labels()); err != nil {
+			if err := d.followed.remove(ctx, name); err != nil {
 				f.Error = err.Error()
 				errs = append(errs, err)
 			} else {

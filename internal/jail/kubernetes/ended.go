@@ -63,7 +63,7 @@ func (d *Driver) exitFor(reason string) *jail.Exit {
 func (a *API) over(ctx context.Context, namespace string, id Identity) (reason string, over bool, err error) {
 	var pod podStatus
 	switch err := a.ask(ctx, http.MethodGet, object("v1", namespace, "pods", id.Pod), nil, &pod); {
-	case errors.Is(err, ErrNotFound), err == nil && pod.Meta.UID != id.UID:
+	case errors.Is(err, errNoObject), err == nil && pod.Meta.UID != id.UID:
 		return "it is not there any more", true, nil
 	case err != nil:
 		return "", false, err

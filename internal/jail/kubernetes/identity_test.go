@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// cluster is an API server that has some objects, by their paths, and knows some tokens.
+// cluster is an API server that has some objects, by their paths, and knows some tokens. An empty object is one that something else answers for.
 type cluster struct {
 	objects map[string]string
 	tokens  map[string]string // the status of their review
@@ -58,13 +58,22 @@ func (c *cluster) api(t *testing.T) *API {
 			return // API servers end it now and then
 		}
 		text, ok := c.objects[r.URL.Path]
-		if !ok {
+		if text == "" {
 			w.WriteHeader(http.StatusNotFound)
+			if !ok {
+				_, _ = w.Write([]byte(`{"kind":"Status","reason":"NotFound"}`))
+			}
 			return
 		}
 		_, _ = w.Write([]byte(text))
 	}))
 	t.Cleanup(s.Close)
+	return apiOf(t, s)
+}
+
+// apiOf asks a server.
+func apiOf(t *testing.T, s *httptest.Server) *API {
+	t.Helper()
 	dir := t.TempDir()
 	ca, token := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "token")
 	if err := errors.Join(os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600), os.WriteFile(token, []byte("of clawjail\n"), 0o600)); err != nil {

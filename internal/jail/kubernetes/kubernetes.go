@@ -29,6 +29,8 @@ import (
 const (
 	// askLimit is how long the API server may take for one answer.
 	askLimit = 15 * time.Second
+	// pingEvery is how long nothing may be heard on a connection before the API server is asked for a sign, and how long that may take.
+	pingEvery = 15 * time.Second
 	// maxAnswer bounds one.
 	maxAnswer = 16 << 20
 	// accountDir is where a pod finds what it needs for the API server.
@@ -74,6 +76,8 @@ func NewAPI(a Access) (*API, error) {
 	}
 	client := http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute,
+		// What is watched is heard of for long by a connection that may be cut without a word.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: pingEvery, PingTimeout: pingEvery},
 	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	asks := client
 	asks.Timeout = askLimit
@@ -85,6 +89,9 @@ func (a *API) Close() { a.client.CloseIdleConnections() }
 
 // ErrNotFound is an object that there is not.
 var ErrNotFound = errors.New("the API server has no such object")
+
+// errNoObject is of those an object whose kind there is, by the word of the API server itself.
+var errNoObject = fmt.Errorf("by its name: %w", ErrNotFound)
 
 // ask sends a request and reads the answer. What is not known in an answer is left out.
 func (a *API) ask(ctx context.Context, method, path string, in, out any) error {
@@ -119,14 +126,18 @@ func unanswered(ctx context.Context, err error) error {
 
 // refusalOf is what the API server says instead of doing something.
 func refusalOf(status int, text []byte) error {
-	if status == http.StatusNotFound {
-		return ErrNotFound
-	}
 	var said struct {
 		Message string `json:"message"`
+		Reason  string `json:"reason"`
 	}
 	if json.Unmarshal(text, &said) != nil || said.Message == "" {
 		said.Message = http.StatusText(status)
+	}
+	switch {
+	case status == http.StatusNotFound && said.Reason == "NotFound":
+		return errNoObject
+	case status == http.StatusNotFound:
+		return ErrNotFound
 	}
 	code, hint := problem.JailFailed, ""
 	switch status {

@@ -1,0 +1,208 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/clawjail/clawjail/internal/base/wake"
+	"github.com/clawjail/clawjail/internal/problem"
+)
+
+// claims follows the claims of a control plane, by one request for all of them, and not by one for each that somebody waits for.
+type claims struct {
+	api       *API
+	namespace string
+	labels    map[string]string
+	log       *slog.Logger
+
+	mu       sync.Mutex // guards what follows
+	changed  chan struct{}
+	all      map[string]claim // that there are, or are about to be
+	listings int              // that have begun
+	failed   error            // why they are not followed now
+}
+
+// claim is what is known of one.
+type claim struct {
+	sandbox string // that it has got
+	seen    bool   // it is there
+	after   int    // listings that begin later say whether it is there
+}
+
+func followClaims(a *API, namespace string, labels map[string]string, log *slog.Logger) *claims {
+	return &claims{api: a, namespace: namespace, labels: labels, log: log, changed: make(chan struct{}), all: map[string]claim{}}
+}
+
+// path is that of all of them.
+func (c *claims) path() string { return selected(c.namespace, "sandboxclaims", c.labels, "") }
+
+// claimSeen is a claim as the API server shows it.
+type claimSeen struct {
+	Meta   Meta `json:"metadata"`
+	Status struct {
+		Sandbox struct {
+			Name string `json:"name"`
+		} `json:"sandbox"`
+	} `json:"status"`
+}
+
+const (
+	// listAgain is how long is waited before they are listed again, when the API server has refused it.
+	listAgain = time.Second
+	// followMost is how long they are followed without a new list.
+	followMost = 10 * time.Minute
+)
+
+// run follows them until the context ends.
+func (c *claims) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := c.follow(ctx)
+		if err != nil && ctx.Err() == nil {
+			c.log.Debug("follow the claims of this control plane", "error", err)
+		}
+		c.change(func() { c.failed = err })
+		pause := watchAgain
+		if err != nil {
+			pause = listAgain
+		}
+		wake.Sleep(ctx, pause)
+	}
+}
+
+// follow lists them, and is told of changes until the API server ends that.
+func (c *claims) follow(ctx context.Context) error {
+	c.mu.Lock()
+	c.listings++
+	listing := c.listings
+	c.mu.Unlock()
+	there := map[string]bool{}
+	version, err := c.api.list(ctx, c.path(), func(object jsontext.Value) error {
+		name, err := c.see(object, false)
+		there[name] = true
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	c.change(func() {
+		c.failed = nil
+		for name, one := range c.all {
+			if !there[name] && one.after < listing {
+				delete(c.all, name)
+			}
+		}
+	})
+	_, err = c.api.follow(ctx, fmt.Sprintf("%s&watch=true&resourceVersion=%s&timeoutSeconds=%d", c.path(), url.QueryEscape(version), int(followMost.Seconds())), func(object jsontext.Value, gone bool) (bool, error) {
+		_, err := c.see(object, gone)
+		return false, err
+	})
+	return err
+}
+
+func (c *claims) see(object jsontext.Value, gone bool) (name string, err error) {
+	var seen claimSeen
+	if err := json.Unmarshal(object, &seen); err != nil {
+		return "", fmt.Errorf("read a claim: %w", err)
+	}
+	name = seen.Meta.Name
+	c.change(func() {
+		if gone {
+			delete(c.all, name)
+			return
+		}
+		one := c.all[name]
+		one.sandbox, one.seen = seen.Status.Sandbox.Name, true
+		c.all[name] = one
+	})
+	return name, nil
+}
+
+// change changes what is known, and wakes who waits.
+func (c *claims) change(do func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	do()
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// expect says that a claim is about to be, or is there.
+func (c *claims) expect(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	one := c.all[name]
+	one.after = c.listings
+	c.all[name] = one
+}
+
+// await waits until enough says so of what is known of a claim.
+func (c *claims) await(ctx context.Context, name string, enough func(one claim, is bool) (bool, error)) error {
+	for {
+		c.mu.Lock()
+		one, is := c.all[name]
+		changed := c.changed
+		is, err := enough(one, is)
+		c.mu.Unlock()
+		if is || err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// sandbox waits until a claim that was made has its Sandbox, and returns the name of that.
+func (c *claims) sandbox(ctx context.Context, name string) (sandbox string, err error) {
+	seen := false
+	err = c.await(ctx, name, func(one claim, is bool) (bool, error) {
+		switch {
+		case seen && !is:
+			return false, ErrNotFound
+		case problem.CodeOf(c.failed) == problem.Forbidden:
+			return false, c.failed // and will be
+		}
+		seen, sandbox = one.seen, one.sandbox
+		return sandbox != "", nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("wait for the Sandbox of the claim %s: %w", name, err)
+	}
+	return sandbox, nil
+}
+
+// goneLimit is how long a claim and its pod may take to go: a node ends a few pods in a second.
+const goneLimit = 50 * time.Second
+
+// remove deletes a claim, its Sandbox and its pod, and returns when they are gone. One that is not of this control plane stays.
+func (c *claims) remove(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, goneLimit)
+	defer cancel()
+	c.expect(name)
+	var deleted struct {
+		Items []struct{} `json:"items"`
+	}
+	err := c.api.ask(ctx, http.MethodDelete, selected(c.namespace, "sandboxclaims", c.labels, name), map[string]any{"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground"}, &deleted)
+	switch {
+	case errors.Is(err, ErrNotFound), err == nil && len(deleted.Items) == 0: // there is none
+		c.change(func() { delete(c.all, name) })
+		return nil
+	case err == nil:
+		err = c.await(ctx, name, func(_ claim, is bool) (bool, error) { return !is, nil })
+	}
+	if err != nil {
+		return fmt.Errorf("delete the claim %s: %w", name, err)
+	}
+	return nil
+}
