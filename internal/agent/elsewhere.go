@@ -70,7 +70,7 @@ func (s *Service) NodeOf(ctx context.Context, tenant, name string) (string, erro
 func isElsewhere(name string, n *store.Node) error {
 	hint := "ask that one"
 	if gone(n) {
-		hint = "start that one again; when its machine does not come back: clawjail agent sync --adopt " + name + ", without what was in its state"
+		hint = "start that one again; when it does not come back: clawjail agent sync --adopt " + name + ", but what it keeps on that machine stays there"
 	}
 	return problem.New(problem.Conflict, hint, "the agent %s is on the machine of the control plane %s", name, n.Name)
 }

@@ -19,7 +19,7 @@ type SyncRequest struct {
 	Prune     bool     `json:"prune,omitzero" doc:"remove agents that were declared before and are missing now"`
 	Removes   []string `json:"removes,omitempty" nullable:"false" doc:"the agents that prune may remove; when it would remove another one, nothing is done, and the code is conflict"`
 	Only      []string `json:"only,omitempty" nullable:"false" doc:"only these agents of the file"`
-	Adopt     bool     `json:"adopt,omitzero" doc:"take over agents of the file that are on machines of control planes which are lost or have stopped, without their state"`
+	Adopt     bool     `json:"adopt,omitzero" doc:"take over agents of the file, of control planes that are lost or have stopped; what they keep on machines of these stays there"`
 	KeepState bool     `json:"keep_state,omitzero" doc:"keep the volumes of what is pruned"`
 }
 

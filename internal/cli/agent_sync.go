@@ -58,7 +58,7 @@ func newAgentSync(p *program) *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVar(&o.request.DryRun, "dry-run", false, "show what would be done, and do nothing")
 	f.BoolVar(&o.request.Prune, "prune", false, "remove agents that were declared before and are missing now, with their state")
-	f.BoolVar(&o.request.Adopt, "adopt", false, "take over agents that are on machines of control planes which are lost or have stopped, without their state")
+	f.BoolVar(&o.request.Adopt, "adopt", false, "take over agents of control planes that are lost or have stopped; what they keep on machines of these stays there")
 	f.BoolVar(&o.request.KeepState, "keep-state", false, "with --prune: keep what is in /state, for an agent of the same name")
 	f.StringVar(&o.request.Driver, "driver", "", "linux or docker, for agents that name neither template nor image")
 	complete(cmd, "driver", "linux", "docker")

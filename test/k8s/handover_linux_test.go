@@ -85,4 +85,11 @@ func TestAgentsGoToAnotherControlPlaneWhileTheirsDrains(t *testing.T) {
 	for _, b := range []*testkit.Installation{e.Installation, second} {
 		run(b, "audit", "verify")
 	}
+	// Those of one that is not there any more are taken by who is told to, with what they keep.
+	run(second, "node", "resume", "node-2")
+	if err := e.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	run(second, "agent", "sync", "-f", e.File(file), "--adopt", "--yes")
+	at("node-2", 4)
 }
