@@ -30,10 +30,11 @@ import (
 
 // Exit statuses.
 const (
-	exitDone    = 0
-	exitFailure = 1
-	exitUsage   = 2
-	exitPartly  = 3 // what was asked for first is done, and not the rest
+	exitDone        = 0
+	exitFailure     = 1
+	exitUsage       = 2
+	exitPartly      = 3   // what was asked for first is done, and not the rest
+	exitInterrupted = 130 // as shells say it
 )
 
 // program is what all commands share: what was said before the command, and the world around the process.
@@ -90,7 +91,11 @@ func Main(ctx context.Context, version string, args []string, out, errs io.Write
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(errs)
-	return exitStatus(errs, root.ExecuteContext(ctx))
+	status := exitStatus(errs, root.ExecuteContext(ctx))
+	if status == exitFailure && ctx.Err() != nil {
+		return exitInterrupted
+	}
+	return status
 }
 
 // exitStatus reports an error, and says with what status it ends the process.
