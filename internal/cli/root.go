@@ -67,7 +67,7 @@ func New(version string, beside ...controlplane.Beside) *cobra.Command {
 	}
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.PersistentFlags().StringVar(&p.file, "config", "",
-		"configuration `file` (default $"+config.Variable+", else "+config.SystemFile+")")
+		"configuration `file` (default $"+config.Variable+", else ~/.config/clawjail/clawjail.yml, else "+config.SystemFile+")")
 	group(root)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage(cmd, "%s", err)

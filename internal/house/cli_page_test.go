@@ -85,7 +85,7 @@ func pageOfCommands(root *cobra.Command) string {
 A command exits with 0 when it did what was asked, 1 when it did not, 2 when the command line was not valid, 3 when a session was opened and its first page
 was not, 130 when it was interrupted, and with the status of a program that it ran. Results go to standard output; errors, with a hint, to standard error. Listings have ` + "`--json`" + `. Nothing asks a question where standard input is no
 terminal; acts that cannot be undone need ` + "`--yes`" + ` there. Every command takes ` + "`--config file`" + ` (default ` + "`$CLAWJAIL_CONFIG`" + `, else ` +
-		"`/etc/clawjail/clawjail.yml`" + `) and ` + "`--help`" + `.
+		"`~/.config/clawjail/clawjail.yml`, which is not read as root, else `/etc/clawjail/clawjail.yml`" + `) and ` + "`--help`" + `.
 The command ` + "`completion`" + ` prints what shells need to complete them.
 
 This page is written from the commands themselves (` + "`go test ./internal/house -run PageOfCommands -update`" + `).
