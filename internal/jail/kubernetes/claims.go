@@ -29,6 +29,7 @@ type claims struct {
 	all      map[string]claim // that there are, or are about to be
 	listings int              // that have begun
 	failed   error            // why they are not followed now
+	failures int              // in a row
 }
 
 // claim is what is known of one.
@@ -56,74 +57,114 @@ type claimSeen struct {
 }
 
 const (
-	// listAgain is how long is waited before they are listed again, when the API server has refused it.
+	// listAgain is how long is waited before they are listed again, when they are not followed any more.
 	listAgain = time.Second
-	// followMost is how long they are followed without a new list.
-	followMost = 10 * time.Minute
+	// followMost is how long they are followed without a new list, and followLate how long after that the API server may end it.
+	followMost, followLate = 10 * time.Minute, 30 * time.Second
 )
 
 // run follows them until the context ends.
 func (c *claims) run(ctx context.Context) {
-	for ctx.Err() == nil {
+	for {
 		err := c.follow(ctx)
-		if err != nil && ctx.Err() == nil {
-			c.log.Debug("follow the claims of this control plane", "error", err)
+		if ctx.Err() != nil {
+			return
 		}
-		c.change(func() { c.failed = err })
-		pause := watchAgain
-		if err != nil {
-			pause = listAgain
+		c.change(func() {
+			if c.failures++; err == nil {
+				c.failures = 0
+			}
+			c.failed = err
+		})
+		if err != nil && c.failures == 1 {
+			c.log.Warn("follow the claims of this control plane", "error", err)
 		}
-		wake.Sleep(ctx, pause)
+		wake.Sleep(ctx, listAgain)
 	}
 }
 
 // follow lists them, and is told of changes until the API server ends that.
 func (c *claims) follow(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, followMost+followLate)
+	defer cancel()
+	_, version, err := c.list(ctx, true)
+	if err != nil {
+		return err
+	}
+	c.change(func() { c.failed, c.failures = nil, 0 })
+	_, err = c.api.follow(ctx, fmt.Sprintf("%s&watch=true&resourceVersion=%s&timeoutSeconds=%d", c.path(), url.QueryEscape(version), int(followMost.Seconds())), func(object jsontext.Value, gone bool) (bool, error) {
+		return false, c.see(object, gone)
+	})
+	return err
+}
+
+// names lists them, and finds out of which of them nobody has told that they are gone.
+func (c *claims) names(ctx context.Context) ([]string, error) {
+	names, _, err := c.list(ctx, false)
+	return names, err
+}
+
+// list lists them, and forgets those that are gone. Only with anew are those remembered that nobody has told of: they may be gone meanwhile.
+func (c *claims) list(ctx context.Context, anew bool) (names []string, version string, err error) {
 	c.mu.Lock()
 	c.listings++
 	listing := c.listings
 	c.mu.Unlock()
 	there := map[string]bool{}
-	version, err := c.api.list(ctx, c.path(), func(object jsontext.Value) error {
-		name, err := c.see(object, false)
-		there[name] = true
+	version, err = c.api.list(ctx, c.path(), func(object jsontext.Value) error {
+		seen, err := claimOf(object)
+		names, there[seen.Meta.Name] = append(names, seen.Meta.Name), true
+		if err == nil {
+			c.change(func() { c.put(seen, anew) })
+		}
 		return err
 	})
 	if err != nil {
-		return err
+		return nil, "", err
 	}
 	c.change(func() {
-		c.failed = nil
 		for name, one := range c.all {
 			if !there[name] && one.after < listing {
 				delete(c.all, name)
 			}
 		}
 	})
-	_, err = c.api.follow(ctx, fmt.Sprintf("%s&watch=true&resourceVersion=%s&timeoutSeconds=%d", c.path(), url.QueryEscape(version), int(followMost.Seconds())), func(object jsontext.Value, gone bool) (bool, error) {
-		_, err := c.see(object, gone)
-		return false, err
-	})
-	return err
+	return names, version, nil
 }
 
-func (c *claims) see(object jsontext.Value, gone bool) (name string, err error) {
-	var seen claimSeen
+func claimOf(object jsontext.Value) (seen claimSeen, err error) {
 	if err := json.Unmarshal(object, &seen); err != nil {
-		return "", fmt.Errorf("read a claim: %w", err)
+		return claimSeen{}, fmt.Errorf("read a claim: %w", err)
 	}
-	name = seen.Meta.Name
+	return seen, nil
+}
+
+func (c *claims) see(object jsontext.Value, gone bool) error {
+	seen, err := claimOf(object)
+	if err != nil {
+		return err
+	}
 	c.change(func() {
 		if gone {
-			delete(c.all, name)
+			delete(c.all, seen.Meta.Name)
 			return
 		}
-		one := c.all[name]
-		one.sandbox, one.seen = seen.Status.Sandbox.Name, true
-		c.all[name] = one
+		c.put(seen, true)
 	})
-	return name, nil
+	return nil
+}
+
+// put keeps what is seen of a claim, of one that is not known only with anew. The caller holds c.mu.
+func (c *claims) put(seen claimSeen, anew bool) {
+	one, is := c.all[seen.Meta.Name]
+	if !is && !anew {
+		return
+	}
+	if !is {
+		one.after = c.listings
+	}
+	one.sandbox, one.seen = seen.Status.Sandbox.Name, true
+	c.all[seen.Meta.Name] = one
 }
 
 // change changes what is known, and wakes who waits.
@@ -135,13 +176,13 @@ func (c *claims) change(do func()) {
 	c.changed = make(chan struct{})
 }
 
-// expect says that a claim is about to be, or is there.
+// expect says that a claim is about to be made, or is there.
 func (c *claims) expect(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	one := c.all[name]
-	one.after = c.listings
-	c.all[name] = one
+	if _, is := c.all[name]; !is {
+		c.all[name] = claim{after: c.listings}
+	}
 }
 
 // await waits until enough says so of what is known of a claim.
@@ -149,7 +190,7 @@ func (c *claims) await(ctx context.Context, name string, enough func(one claim, 
 	for {
 		c.mu.Lock()
 		one, is := c.all[name]
-		changed := c.changed
+		changed, failed := c.changed, c.failed
 		is, err := enough(one, is)
 		c.mu.Unlock()
 		if is || err != nil {
@@ -158,6 +199,9 @@ func (c *claims) await(ctx context.Context, name string, enough func(one claim, 
 		select {
 		case <-changed:
 		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) && failed != nil {
+				return failed
+			}
 			return ctx.Err()
 		}
 	}
@@ -170,7 +214,7 @@ func (c *claims) sandbox(ctx context.Context, name string) (sandbox string, err 
 		switch {
 		case seen && !is:
 			return false, ErrNotFound
-		case problem.CodeOf(c.failed) == problem.Forbidden:
+		case problem.CodeOf(c.failed) == problem.Forbidden && c.failures > 1:
 			return false, c.failed // and will be
 		}
 		seen, sandbox = one.seen, one.sandbox

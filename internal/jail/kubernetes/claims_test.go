@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,6 +29,8 @@ type claimStore struct {
 	more     chan struct{} // closed when there are more
 	cut      chan struct{} // closed when what is watched ends
 	keeps    bool          // a claim that is deleted stays
+	silent   bool          // nobody is told of anything
+	before   func()        // the next list is read
 }
 
 func (s *claimStore) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -59,6 +62,12 @@ func (s *claimStore) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	case r.Method == http.MethodGet: // a page has one
 		s.requests[r.Method]++
+		if do := s.before; do != nil {
+			s.before = nil
+			s.mu.Unlock()
+			do()
+			s.mu.Lock()
+		}
 		after, next := r.URL.Query().Get("continue"), ""
 		for name := range s.all {
 			if name > after && (next == "" || name < next) {
@@ -90,6 +99,9 @@ func (s *claimStore) object(name string) string {
 
 // tell tells of a change. The caller holds s.mu.
 func (s *claimStore) tell(what, name string) {
+	if s.silent {
+		return
+	}
 	s.events = append(s.events, fmt.Sprintf(`{"type":%q,"object":%s}`, what, s.object(name)))
 	close(s.more)
 	s.more = make(chan struct{})
@@ -220,6 +232,42 @@ func TestAClaimThatGoesWhileNobodyTellsIsGone(t *testing.T) {
 	s.mu.Unlock()
 	if err := <-waited; !errors.Is(err, ErrNotFound) {
 		t.Errorf("who waits for one that goes is told %v", err)
+	}
+}
+
+// What is watched may say nothing for long, such as by way of a proxy. Claims are listed now and then all the same.
+func TestClaimsAreKnownWhileAWatchSaysNothing(t *testing.T) {
+	s, c := follows(t)
+	testenv.Eventually(t, 5*time.Second, func() bool { return s.count("WATCH") == 1 }, "they are followed")
+	s.mu.Lock()
+	s.silent = true
+	s.mu.Unlock()
+	c.expect("one")
+	s.put("one", "box")
+	if names, err := c.names(t.Context()); err != nil || !slices.Equal(names, []string{"one"}) {
+		t.Errorf("there are %v: %v", names, err)
+	}
+	if box, err := c.sandbox(t.Context(), "one"); err != nil || box != "box" {
+		t.Errorf("its Sandbox is %q: %v", box, err)
+	}
+	removed := make(chan error, 1)
+	// It goes after a list was asked for and before that is read.
+	s.before = func() {
+		go func() { removed <- c.remove(t.Context(), "one") }()
+		for s.count(http.MethodDelete) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	if names, err := c.names(t.Context()); err != nil || len(names) > 0 {
+		t.Errorf("there are %v: %v", names, err)
+	}
+	select {
+	case err := <-removed:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("it is waited for a claim that is gone")
 	}
 }
 

@@ -195,6 +195,19 @@ func (d *Driver) Close() {
 func (d *Driver) Run(ctx context.Context) {
 	d.AwaitOwners()
 	every := max(1, int(min(renewEvery, d.o.Absence/3)/time.Second))
+	// What takes long to remove keeps nobody from hearing that this control plane is there.
+	var renewing sync.WaitGroup
+	defer renewing.Wait()
+	renewing.Go(func() {
+		for {
+			if _, err := d.renew(ctx); err != nil && ctx.Err() == nil {
+				d.o.Log.Error("say that this control plane is there", "error", err)
+			}
+			if !wake.Sleep(ctx, time.Duration(every)*time.Second) {
+				return
+			}
+		}
+	})
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for looks := 0; ; looks++ {
@@ -205,9 +218,8 @@ func (d *Driver) Run(ctx context.Context) {
 			}
 		}
 		if looks%every == 0 {
-			_, renewed := d.renew(ctx)
 			_, reaped := d.Reap(ctx, jail.ReapOptions{})
-			if err := errors.Join(renewed, reaped, d.tidyPools(ctx), d.lookForOthers(ctx)); err != nil && ctx.Err() == nil {
+			if err := errors.Join(reaped, d.tidyPools(ctx), d.lookForOthers(ctx)); err != nil && ctx.Err() == nil {
 				d.o.Log.Error("look after what is in the cluster", "error", err)
 			}
 		}
@@ -555,7 +567,7 @@ func (d *Driver) Reap(ctx context.Context, o jail.ReapOptions) (jail.ReapReport,
 	for _, e := range d.Entries() {
 		known[e.Record().Name] = true
 	}
-	claims, err := d.o.API.named(ctx, d.followed.path())
+	claims, err := d.followed.names(ctx)
 	if err != nil {
 		return report, fmt.Errorf("reap: %w", err)
 	}

@@ -66,7 +66,7 @@ func (d *Driver) Token(ctx context.Context, name jail.Name, token []byte) error 
 
 // Traces lists the claims of this control plane.
 func (d *Driver) Traces(ctx context.Context) ([]jail.Trace, error) {
-	claims, err := d.o.API.named(ctx, d.followed.path())
+	claims, err := d.followed.names(ctx)
 	var out []jail.Trace
 	for _, name := range claims {
 		out = append(out, jail.Trace{Kind: jail.TraceRuntimeState, Name: jail.Name(name), Index: -1, ID: name})

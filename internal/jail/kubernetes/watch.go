@@ -49,7 +49,9 @@ func (a *API) follow(ctx context.Context, path string, see func(jsontext.Value, 
 		}
 		return false, err
 	}
-	for d := jsontext.NewDecoder(io.LimitReader(answer.Body, maxAnswer)); ; {
+	events := &io.LimitedReader{R: answer.Body}
+	for d := jsontext.NewDecoder(events); ; {
+		events.N = maxAnswer // of each
 		var event struct {
 			Type   string         `json:"type"`
 			Object jsontext.Value `json:"object"`
