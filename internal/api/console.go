@@ -58,7 +58,8 @@ func notThisHost(r *http.Request) error {
 func (a *API) streaming(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		isSocket := socket.Asked(r.Header)
-		if !isSocket && !strings.Contains(r.Header.Get("Accept"), eventsType) {
+		aCall := r.Method == http.MethodPost && r.URL.Path == mcpPath // of MCP, whose answer may come as events
+		if aCall || !isSocket && !strings.Contains(r.Header.Get("Accept"), eventsType) {
 			next.ServeHTTP(w, r)
 			return
 		}

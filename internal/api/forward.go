@@ -98,7 +98,15 @@ func (a *API) forwarder() http.Handler {
 			if _, ok := problem.As(err); !ok { // the client has gone, or its body ended too soon
 				err = problem.Wrap(err, problem.NodeUnreachable, "try again", "the request could not be forwarded")
 			}
-			a.refuse(w, r, err)
+			failed, _ := r.Context().Value(failedKey{}).(func(error))
+			switch {
+			case failed != nil:
+				failed(err)
+			case r.URL.Path == mcpPath && problem.CodeOf(err) == problem.NodeLost:
+				a.refuse(w, r, problem.Wrap(err, problem.NotFound, "initialize again, without Mcp-Session-Id", "the MCP session has ended with its control plane"))
+			default:
+				a.refuse(w, r, err)
+			}
 		},
 		FlushInterval: -1,
 	})
@@ -185,24 +193,40 @@ func (a *API) mayForward(r *http.Request) *http.Request {
 
 // ElsewhereOf is who answers a request of the console about an agent: the control plane that has its jail. It is nil where this one does.
 func ElsewhereOf(r *http.Request, tenant, name string) (http.Handler, error) {
-	return elsewhere(r, func(a *API) (string, error) { return a.AgentNode(r.Context(), tenant, name) })
-}
-
-// ElsewhereOfSession is who answers a request of MCP about a session: the control plane that has it. It is nil where this one does.
-func ElsewhereOfSession(r *http.Request, id string) (http.Handler, error) {
-	return elsewhere(r, func(a *API) (string, error) { return a.Peers.Owner(r.Context(), id) })
-}
-
-func elsewhere(r *http.Request, nodeOf func(*API) (string, error)) (http.Handler, error) {
 	a, _ := r.Context().Value(awayKey{}).(*API)
 	if a == nil || isForwarded(r.Context()) {
 		return nil, nil
 	}
-	node, err := nodeOf(a)
+	node, err := a.AgentNode(r.Context(), tenant, name)
 	if err != nil || node == "" {
 		return nil, err
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.away.ServeHTTP(w, withOwner(r, node)) }), nil
+	return a.awayTo(node), nil
+}
+
+// ElsewhereOfSession is who answers a request of MCP about a browser session: the control plane that has it. It is nil where this one does. The
+// request may have been forwarded for its MCP session. What keeps it from being answered is told to failed, and not to the client.
+func ElsewhereOfSession(r *http.Request, id string, failed func(error)) (http.Handler, error) {
+	a, _ := r.Context().Value(awayKey{}).(*API)
+	if a == nil {
+		return nil, nil
+	}
+	node, err := a.Peers.Owner(r.Context(), id)
+	if err != nil || node == "" {
+		return nil, err
+	}
+	to := a.awayTo(node)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		to.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), failedKey{}, failed)))
+	}), nil
+}
+
+// failedKey is under what a request's context has who is told that it could not be forwarded.
+type failedKey struct{}
+
+// awayTo sends requests to another control plane.
+func (a *API) awayTo(node string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.away.ServeHTTP(w, withOwner(r, node)) })
 }
 
 // ownerKey is under what a request's context has the node that it is forwarded to.

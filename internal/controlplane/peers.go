@@ -76,7 +76,7 @@ type knownSessions struct{ nodeSessions }
 // List implements console.Sessions.
 func (s knownSessions) List(ctx context.Context, by identity.Principal, tenant string, all bool) ([]session.Session, error) {
 	out, err := s.nodeSessions.List(ctx, by, tenant, all)
-	if problem.CodeOf(err) == problem.NodeUnreachable {
+	if code := problem.CodeOf(err); code == problem.NodeUnreachable || code == problem.NodeLost {
 		err = nil
 	}
 	return out, err

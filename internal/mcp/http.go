@@ -76,12 +76,16 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, inner http.Handle
 			return err
 		}
 		if id := first.session(); id != "" && s.Elsewhere != nil {
-			away, err := s.Elsewhere(r, id)
+			var failed error
+			away, err := s.Elsewhere(r, id, func(err error) { failed = err })
 			if away != nil {
-				r = r.Clone(r.Context())
-				r.Header.Del(sessionHeader) // there is no such conversation there, and the call names all that it needs
-				away.ServeHTTP(w, r)
-				return nil
+				there := r.Clone(r.Context())
+				there.Header.Del(sessionHeader) // there is no such conversation there, and the call names all that it needs
+				there.Body = first.body()
+				if away.ServeHTTP(w, there); failed == nil {
+					return nil
+				}
+				err = failed
 			}
 			who.refused = err
 		}
@@ -120,7 +124,11 @@ type message struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method"`
 	Params json.RawMessage `json:"params"`
+	text   []byte
 }
+
+// body is one that the message can be read from.
+func (m message) body() io.ReadCloser { return io.NopCloser(bytes.NewReader(m.text)) }
 
 // session is the browser session that a call of one of our tools names; empty when it names none.
 func (m message) session() string {
@@ -145,10 +153,11 @@ func messageOf(w http.ResponseWriter, r *http.Request) (first message, err error
 		}
 		return first, problem.Wrap(err, problem.BadRequest, "", "the body cannot be read")
 	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
 	if json.Unmarshal(body, &first) != nil {
-		return message{}, nil // what is no such message is for the protocol to refuse
+		first = message{} // what is no such message is for the protocol to refuse
 	}
+	first.text = body
+	r.Body = first.body()
 	return first, nil
 }
 

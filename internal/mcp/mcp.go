@@ -69,8 +69,9 @@ type Options struct {
 	Principal func(ctx context.Context) identity.Principal
 	// Tag is what the ids of conversations begin with, so that other control planes know whose they are; see [store.NodeTag]. May be empty.
 	Tag string
-	// Elsewhere is who answers a request about a browser session of another control plane. It answers nil for other sessions. May be nil.
-	Elsewhere func(r *http.Request, session string) (http.Handler, error)
+	// Elsewhere is who answers a request about a browser session of another control plane, or tells failed why it does not. It is nil for other
+	// sessions. May be nil.
+	Elsewhere func(r *http.Request, session string, failed func(error)) (http.Handler, error)
 	// Version is that of the program.
 	Version string
 	// Sessions are bounds that the tool capabilities tells. A bound that is zero is left out.

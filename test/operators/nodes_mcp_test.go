@@ -3,10 +3,14 @@
 package operators
 
 import (
+	"context"
+	"fmt"
+	"io"
 	"net/http"
 	"regexp"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,6 +18,8 @@ import (
 
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/op"
+	"github.com/clawjail/clawjail/internal/peer"
+	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/testkit"
 )
 
@@ -101,12 +107,14 @@ func TestClientsOfMCPReachTheirSessionsByWayOfAnyControlPlane(t *testing.T) {
 	}
 
 	t.Run("another's session", func(t *testing.T) { // a conversation of one control plane, and a browser of the other
-		c := (&balancer{key: first.Key(), of: []*testkit.Installation{first}}).connect(t, "2025-11-25")
+		c := (&balancer{key: first.Key(), of: []*testkit.Installation{first, second}}).connect(t, "2025-11-25")
 		there := (&balancer{key: first.Key(), of: []*testkit.Installation{second}}).connect(t, "2025-11-25")
 		text, _ := says(t, there, "browser_open_session", nil)
 		id := openedID.FindString(text)
-		if text, failed := says(t, c, "browser_tabs", map[string]any{"session": id}); failed {
-			t.Errorf("its tabs are %s", text)
+		for range 4 { // by way of each
+			if text, failed := says(t, c, "browser_tabs", map[string]any{"session": id}); failed {
+				t.Errorf("its tabs are %s", text)
+			}
 		}
 		if _, err := client.Call(t.Context(), first.API, op.CreateTenant(), op.NewTenant{Body: op.With(op.TenantRequest{ID: "elsewhere"})}); err != nil {
 			t.Fatal(err)
@@ -139,30 +147,71 @@ func TestClientsOfMCPReachTheirSessionsByWayOfAnyControlPlane(t *testing.T) {
 		}
 	})
 
-	// A client whose control plane has gone begins another conversation.
+	// Who waits for a control plane that is lost is told so, and goes on elsewhere. A client whose MCP session was there begins another one.
+	c := (&balancer{key: first.Key(), of: []*testkit.Installation{first}}).connect(t, "2025-11-25")
+	there := (&balancer{key: first.Key(), of: []*testkit.Installation{second}}).connect(t, "2025-11-25")
+	text, _ := says(t, there, "browser_open_session", nil)
 	talk := begins(t, second, second.Key())
 	if got := listens(t, first, first.Key(), talk); got != http.StatusOK {
 		t.Errorf("before, it is %d", got)
 	}
-	if err := second.Stop(t.Context()); err != nil {
+	serve := second.Victims("serve")[0]
+	if err := syscall.Kill(serve, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
+	}
+	if text, failed := says(t, c, "browser_tabs", map[string]any{"session": openedID.FindString(text)}); !failed || !strings.Contains(text, "node_lost") {
+		t.Errorf("of a session that is lost it is told %s", text)
+	}
+	if text, failed := says(t, c, "capabilities", nil); failed {
+		t.Errorf("afterwards it is told %s", text)
 	}
 	if got := listens(t, first, first.Key(), talk); got != http.StatusNotFound {
 		t.Errorf("afterwards it is %d, want %d", got, http.StatusNotFound)
 	}
+	if err := syscall.Kill(serve, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, 30*time.Second, func() bool { return nodesOf(first)["second"] == peer.NodeAlive }, "it starts anew")
+
+	// What is under way is answered when the control plane between the two ends.
+	text, _ = says(t, c, "browser_open_session", nil)
+	answered := make(chan string, 1)
+	go func() {
+		body := `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"browser_eval","arguments":{"js":"new Promise(r => setTimeout(() => r('is ' + 'done'), 2000))","await":true}}}`
+		answer, err := send(t.Context(), second, second.Key(), http.MethodPost, c.ID(), body)
+		if err != nil {
+			answered <- err.Error()
+			return
+		}
+		defer func() { _ = answer.Body.Close() }()
+		said, err := io.ReadAll(answer.Body)
+		answered <- fmt.Sprint(answer.StatusCode, " ", string(said), err)
+	}()
+	time.Sleep(500 * time.Millisecond) // it is under way
+	if err := second.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if said := <-answered; !strings.Contains(said, "is done") {
+		t.Errorf("%s: who waits by way of one that ends is answered %s", openedID.FindString(text), said)
+	}
+}
+
+// send sends a request about a conversation.
+func send(ctx context.Context, at *testkit.Installation, key, method, id, body string) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, at.URL()+"/mcp", strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range map[string]string{"Authorization": "Bearer " + key, "Mcp-Session-Id": id, "Accept": "application/json, text/event-stream", "Content-Type": "application/json"} {
+		r.Header.Set(name, value)
+	}
+	return (&http.Client{Timeout: 30 * time.Second}).Do(r)
 }
 
 // asks sends a request about a conversation, or the first one of another, whose id it returns.
 func asks(t *testing.T, at *testkit.Installation, key, method, id, body string) (status int, begun string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, at.URL()+"/mcp", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, value := range map[string]string{"Authorization": "Bearer " + key, "Mcp-Session-Id": id, "Accept": "application/json, text/event-stream", "Content-Type": "application/json"} {
-		r.Header.Set(name, value)
-	}
-	answer, err := (&http.Client{Timeout: 10 * time.Second}).Do(r)
+	answer, err := send(t.Context(), at, key, method, id, body)
 	if err != nil {
 		t.Fatal(err)
 	}
