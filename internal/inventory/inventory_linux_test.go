@@ -25,7 +25,8 @@ func uidBase() uint32 { return 1_879_190_000 + 1000*uint32(testenv.Slot()) }
 // TestAPlantedLeakOfEachKindIsSeen goes through the table itself, so that a line without a planted leak fails.
 func TestAPlantedLeakOfEachKindIsSeen(t *testing.T) {
 	testenv.Root(t)
-	scope := inventory.Scope{Installation: jail.Installation(installation()), Data: t.TempDir(), Run: t.TempDir(), UIDBase: uidBase(), UIDs: 100}
+	scope := inventory.Scope{Installation: jail.Installation(installation()), Data: t.TempDir(), Run: filepath.Join(t.TempDir(), "a folder"), UIDBase: uidBase(), UIDs: 100}
+	must(t, os.Mkdir(scope.Run, 0o755))
 	plant := map[string]func(t *testing.T){
 		"process": func(t *testing.T) {
 			cmd := exec.Command("sleep", "60")

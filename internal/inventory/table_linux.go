@@ -1,7 +1,6 @@
 package inventory
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
+	"github.com/moby/sys/mountinfo"
 
 	"github.com/clawjail/clawjail/internal/jail"
 )
@@ -140,20 +140,12 @@ func cgroups(_ context.Context, s Scope) ([]string, error) {
 }
 
 func mounts(_ context.Context, s Scope) ([]string, error) {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
+	all, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return !s.within(m.Mountpoint), false })
 	var out []string
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		if fields := strings.Fields(lines.Text()); len(fields) > 4 && s.within(fields[4]) {
-			out = append(out, fields[4])
-		}
+	for _, m := range all {
+		out = append(out, m.Mountpoint)
 	}
-	return out, lines.Err()
+	return out, err
 }
 
 func interfaces(_ context.Context, s Scope) ([]string, error) {

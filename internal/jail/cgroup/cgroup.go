@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
+
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
@@ -30,30 +32,25 @@ func Of(proc jail.Process) (Groups, error) {
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := os.ReadFile("/proc/thread-self/mountinfo")
+	mounts, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return nil, err
 	}
-	return parse(string(text), string(mounts)), nil
+	return parse(string(text), mounts), nil
 }
 
-// parse reads /proc/<pid>/cgroup and a mountinfo file, see cgroups(7). A controller that is mounted nowhere, or
+// parse reads /proc/<pid>/cgroup, see cgroups(7). A controller that is mounted nowhere, or
 // whose group is outside of what is mounted, is left out, and so are its limits.
-func parse(membership, mounts string) Groups {
+func parse(membership string, mounts []*mountinfo.Info) Groups {
 	type hierarchy struct{ dir, root string }
 	mounted := map[string]hierarchy{}
-	for line := range strings.Lines(mounts) {
-		before, after, ok := strings.Cut(strings.TrimSpace(line), " - ")
-		f, g := strings.Fields(before), strings.Fields(after)
-		if !ok || len(f) < 6 || len(g) < 3 {
-			continue
-		}
-		h := hierarchy{dir: f[4], root: f[3]}
-		switch g[0] {
+	for _, m := range mounts {
+		h := hierarchy{dir: m.Mountpoint, root: m.Root}
+		switch m.FSType {
 		case "cgroup2":
 			mounted[Unified] = h
 		case "cgroup":
-			for _, c := range strings.Split(g[2], ",") {
+			for _, c := range strings.Split(m.VFSOptions, ",") {
 				if slices.Contains(controllers(), c) {
 					mounted[c] = h
 				}

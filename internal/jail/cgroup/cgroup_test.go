@@ -6,7 +6,10 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/moby/sys/mountinfo"
 )
 
 func TestControlGroupsAreFoundWhereTheyAreMounted(t *testing.T) {
@@ -29,7 +32,7 @@ func TestControlGroupsAreFoundWhereTheyAreMounted(t *testing.T) {
 		"nothing that is understood":   {"garbage\n:::\n1:2\n", "more garbage\n- - -\n", Groups{}},
 		"a controller that is nowhere": {"5:memory:/docker/abc\n", v2, Groups{}},
 	} {
-		if got := parse(c.membership, c.mounts); !maps.Equal(got, c.want) {
+		if got := parse(c.membership, mountsOf(c.mounts)); !maps.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
@@ -38,7 +41,7 @@ func TestControlGroupsAreFoundWhereTheyAreMounted(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add("5:memory:/docker/abc\n0::/x\n", "35 30 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n")
 	f.Fuzz(func(t *testing.T, membership, mounts string) {
-		for c, dir := range parse(membership, mounts) {
+		for c, dir := range parse(membership, mountsOf(mounts)) {
 			if dir != filepath.Clean(dir) {
 				t.Errorf("%s: %q", c, dir)
 			}
@@ -73,4 +76,10 @@ func TestLimitsAreReadOfBothVersions(t *testing.T) {
 			t.Errorf("%s: %d, %d, %d", name, memory, milli, tasks)
 		}
 	}
+}
+
+// mountsOf are the mounts of a mountinfo file; none of one that cannot be read.
+func mountsOf(text string) []*mountinfo.Info {
+	all, _ := mountinfo.GetMountsFromReader(strings.NewReader(text), nil)
+	return all
 }

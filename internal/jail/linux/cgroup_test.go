@@ -39,7 +39,7 @@ func newTreeV2(t *testing.T, offered string) (*treeV2, *Limiter, Options) {
 	tree.put(dir, "cgroup.subtree_control", "")
 	o := Options{Installation: "test", RunDir: "/run/x", DataDir: "/var/x", Gateway: netip.MustParseAddr("10.0.0.1"), CgroupParent: "system.slice/clawjail.service"}
 	must(t, o.Validate())
-	mounts, err := parseMounts([]byte("31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"))
+	mounts, err := parseMounts(strings.NewReader("31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"))
 	must(t, err)
 	l, err := newLimiter(o, mounts, tree.root)
 	if err != nil {
@@ -253,7 +253,7 @@ func TestHierarchiesOfVersion1AreToldApart(t *testing.T) {
 		fmt.Fprintf(&lines, "%d 31 0:%d / /sys/fs/cgroup/h%d rw - cgroup cgroup %s\n", 40+i, 40+i, i, super)
 	}
 	lines.WriteString("60 31 0:60 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n61 31 0:61 / / rw - ext4 /dev/x rw\n")
-	mounts, err := parseMounts([]byte(lines.String()))
+	mounts, err := parseMounts(strings.NewReader(lines.String()))
 	must(t, err)
 	l, err := newLimiter(Options{Installation: "test"}, mounts, root)
 	must(t, err)

@@ -42,7 +42,7 @@ func TestProgramThatJoinsHasAGroupInsideTheJailsOfVersion2(t *testing.T) {
 }
 
 func TestProgramThatJoinsHasAGroupOfTasksAloneInVersion1(t *testing.T) {
-	mounts, err := parseMounts([]byte("1 0 0:1 / /g/memory rw - cgroup cgroup rw,memory\n2 0 0:2 / /g/cpu rw - cgroup cgroup rw,cpu,cpuacct\n3 0 0:3 / /g/pids rw - cgroup cgroup rw,pids\n4 0 0:4 / /g/devices rw - cgroup cgroup rw,devices\n"))
+	mounts, err := parseMounts(strings.NewReader("1 0 0:1 / /g/memory rw - cgroup cgroup rw,memory\n2 0 0:2 / /g/cpu rw - cgroup cgroup rw,cpu,cpuacct\n3 0 0:3 / /g/pids rw - cgroup cgroup rw,pids\n4 0 0:4 / /g/devices rw - cgroup cgroup rw,devices\n"))
 	must(t, err)
 	l, err := newLimiter(Options{Installation: "test"}, mounts, "/")
 	must(t, err)

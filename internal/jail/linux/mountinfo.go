@@ -3,12 +3,13 @@
 package linux
 
 import (
-	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/moby/sys/mountinfo"
 )
 
 // mount is one line of /proc/<pid>/mountinfo (proc_pid_mountinfo(5)).
@@ -24,62 +25,27 @@ type mount struct {
 
 // readMounts reads a mountinfo file.
 func readMounts(path string) ([]mount, error) {
-	text, err := os.ReadFile(path)
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	return parseMounts(text)
+	defer func() { _ = f.Close() }() // only read
+	return parseMounts(f)
 }
 
-func parseMounts(text []byte) ([]mount, error) {
-	var out []mount
-	for line := range bytes.Lines(text) {
-		m, err := parseMount(string(bytes.TrimRight(line, "\n")))
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, m)
+func parseMounts(r io.Reader) ([]mount, error) {
+	all, err := mountinfo.GetMountsFromReader(r, nil)
+	if err != nil {
+		return nil, fmt.Errorf("read mountinfo: %w", err)
+	}
+	out := make([]mount, 0, len(all))
+	for _, m := range all {
+		out = append(out, mount{
+			ID: m.ID, Parent: m.Parent, Root: m.Root, Point: m.Mountpoint, Options: strings.Split(m.Options, ","),
+			Shared: strings.Contains(" "+m.Optional, " shared:"), FSType: m.FSType, Super: strings.Split(m.VFSOptions, ","),
+		})
 	}
 	return out, nil
-}
-
-// parseMount reads "36 35 98:0 /root /point rw,noatime shared:1 - ext4 /dev/sda rw,errors=continue". There may be any
-// number of optional fields before the dash.
-func parseMount(line string) (mount, error) {
-	before, after, ok := strings.Cut(line, " - ")
-	f, g := strings.Split(before, " "), strings.Split(after, " ")
-	if !ok || len(f) < 6 || len(g) < 3 {
-		return mount{}, fmt.Errorf("mountinfo line %q is not understood", line)
-	}
-	id, err1 := strconv.Atoi(f[0])
-	parent, err2 := strconv.Atoi(f[1])
-	if err1 != nil || err2 != nil {
-		return mount{}, fmt.Errorf("mountinfo line %q has no ids", line)
-	}
-	return mount{
-		ID: id, Parent: parent, Root: unescapeMount(f[3]), Point: unescapeMount(f[4]), Options: strings.Split(f[5], ","),
-		Shared: slices.ContainsFunc(f[6:], func(s string) bool { return strings.HasPrefix(s, "shared:") }),
-		FSType: g[0], Super: strings.Split(g[2], ","),
-	}, nil
-}
-
-// unescapeMount undoes the kernel's octal escapes of space, tab, newline and backslash.
-func unescapeMount(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+4 <= len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }
 
 // readOnly reports whether nothing can be written through the mount.

@@ -122,7 +122,7 @@ func (p *process) mounts() ([]mount, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseMounts(text)
+	return parseMounts(bytes.NewReader(text))
 }
 
 // openInside opens a path as the process would, without following a link.
