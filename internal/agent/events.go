@@ -10,7 +10,6 @@ import (
 	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
-	"github.com/clawjail/clawjail/internal/problem"
 )
 
 const (
@@ -305,15 +304,11 @@ func (t *telling) read(ctx context.Context, n int, offset int64, limit int, wait
 
 // whileAway repeats a question while nobody is there to answer it.
 func whileAway(ctx context.Context, ask func() error) error {
-	for again := awayPause; ; again = min(2*again, awayMost) {
-		err := ask()
-		if problem.CodeOf(err) != problem.HostdUnreachable {
-			return err
-		}
-		if !wake.Sleep(ctx, again) {
-			return errors.Join(context.Cause(ctx), err)
-		}
+	err := wake.Retry(ctx, awayPause, awayMost, jail.IsAway, ask)
+	if jail.IsAway(err) {
+		err = errors.Join(context.Cause(ctx), err)
 	}
+	return err
 }
 
 // take makes events of what was read of a stream.

@@ -168,18 +168,12 @@ func (s *Service) undo(_ context.Context, pr *process) error {
 // destroy asks for the end of a jail until the host daemon is there to hear it, unless clawjail is being stopped: then that ends
 // it by itself, because its owner is gone. When this gives up, the host daemon's client goes on.
 func (p *processes) destroy(ctx context.Context, name jail.Name) error {
-	for again := awayPause; ; again = min(2*again, awayMost) {
-		err := p.with.Driver.Destroy(ctx, name)
-		if problem.CodeOf(err) != problem.HostdUnreachable {
-			return err
-		}
+	again := func(err error) bool {
 		p.mu.Lock()
-		closing := p.closing
-		p.mu.Unlock()
-		if closing || !wake.Sleep(ctx, again) {
-			return err
-		}
+		defer p.mu.Unlock()
+		return !p.closing && jail.IsAway(err)
 	}
+	return wake.Retry(ctx, awayPause, awayMost, again, func() error { return p.with.Driver.Destroy(ctx, name) })
 }
 
 // stdin is what a program reads.

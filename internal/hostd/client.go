@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -415,17 +416,9 @@ func retry(ctx context.Context, f func() error) error { return retryWhile(ctx, i
 
 // retryWhile repeats f with growing pauses while its errors are such.
 func retryWhile(ctx context.Context, again func(error) bool, f func() error) error {
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		err := f()
-		if err == nil || !again(err) {
-			return err
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return errors.Join(err, ctx.Err())
-		}
+	err := wake.Retry(ctx, firstPause, longestPause, again, f)
+	if err != nil && again(err) {
+		err = errors.Join(err, ctx.Err())
 	}
+	return err
 }

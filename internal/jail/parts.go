@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"os"
+
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // The five parts of a driver. Each is small, idempotent and verifies by looking at the host. Methods that
@@ -17,6 +19,12 @@ var (
 	// ErrHasDependents is final: the thing cannot go while others depend on it.
 	ErrHasDependents = errors.New("has dependent clones")
 )
+
+// IsBusy says whether something is to be tried again. What has dependents is not, also where it is busy as well.
+func IsBusy(err error) bool { return errors.Is(err, ErrBusy) && !errors.Is(err, ErrHasDependents) }
+
+// IsAway says whether the host daemon is not there. It is started again.
+func IsAway(err error) bool { return problem.CodeOf(err) == problem.HostdUnreachable }
 
 // Storage makes the root file system of a jail out of a template.
 type Storage interface {

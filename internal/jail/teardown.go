@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/clawjail/clawjail/internal/base/wake"
 )
 
 // Step is one named step of the making or the ending of a jail. Tests kill the process at every one of them,
@@ -128,17 +130,7 @@ func (l *Lifecycle) teardown(ctx context.Context, e *Entry) error {
 func (l *Lifecycle) untilFree(ctx context.Context, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, busyLimit)
 	defer cancel()
-	for pause := time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
-		err := f()
-		if !errors.Is(err, ErrBusy) || errors.Is(err, ErrHasDependents) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(pause):
-		}
-	}
+	return wake.Retry(ctx, time.Millisecond, 250*time.Millisecond, IsBusy, f)
 }
 
 func (l *Lifecycle) terminate(ctx context.Context, e *Entry, r Record) error {

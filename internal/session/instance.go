@@ -162,21 +162,10 @@ func (s *Service) destroy(ctx context.Context, i *instance) error {
 // destroyJail asks for the end of a jail until the host daemon is there to hear it, unless clawjail is being stopped:
 // then the host daemon ends it by itself, because its owner is gone. When this gives up, the host daemon's client goes on.
 func (s *Service) destroyJail(ctx context.Context, name jail.Name) error {
-	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
-		err := s.Driver.Destroy(ctx, name)
-		if problem.CodeOf(err) != problem.HostdUnreachable {
-			return err
-		}
-		again := time.NewTimer(pause)
-		select {
-		case <-again.C:
-			continue
-		case <-ctx.Done():
-		case <-s.background.Done():
-		}
-		again.Stop()
-		return err
-	}
+	pauses, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.background, cancel)()
+	return wake.Retry(pauses, 50*time.Millisecond, 5*time.Second, jail.IsAway, func() error { return s.Driver.Destroy(ctx, name) })
 }
 
 // forget cuts an instance off from the gateway. An error is not the end of it: the gateway has cut the address off,

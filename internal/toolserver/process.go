@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/base/secret"
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/jail"
@@ -96,19 +97,7 @@ func actor(server string) string { return "mcp_server:" + server }
 // destroy removes a jail. It retries while the host daemon is unreachable, which ends the jail by itself when clawjail is gone. When this
 // gives up, the host daemon's client goes on.
 func (s *Service) destroy(ctx context.Context, name jail.Name) error {
-	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
-		err := s.o.Driver.Destroy(ctx, name)
-		if problem.CodeOf(err) != problem.HostdUnreachable {
-			return err
-		}
-		again := time.NewTimer(pause)
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			again.Stop()
-			return err
-		}
-	}
+	return wake.Retry(ctx, 50*time.Millisecond, 5*time.Second, jail.IsAway, func() error { return s.o.Driver.Destroy(ctx, name) })
 }
 
 // startInAgent starts a server in the jail of an agent of the tenant.

@@ -34,6 +34,26 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// Until asks again until the answer is yes, after a pause that is first so long, and then twice as long each time, but not longer than most. It
+// says false when ctx ended first.
+func Until(ctx context.Context, first, most time.Duration, yes func() bool) bool {
+	for pause := first; !yes(); pause = min(2*pause, most) {
+		if !Sleep(ctx, pause) {
+			return false
+		}
+	}
+	return true
+}
+
+// Retry does something again while its errors are such, with the pauses of [Until], and returns the last one.
+func Retry(ctx context.Context, first, most time.Duration, again func(error) bool, do func() error) (err error) {
+	Until(ctx, first, most, func() bool {
+		err = do()
+		return err == nil || !again(err)
+	})
+	return err
+}
+
 // acceptPause is how long is waited when no connection can be taken. Asking at once does not help.
 const acceptPause = 50 * time.Millisecond
 

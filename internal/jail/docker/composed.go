@@ -18,6 +18,7 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
@@ -120,7 +121,7 @@ func (d *Driver) followComposed(ctx context.Context) {
 			said = err.Error()
 			d.o.Log.Warn("containers of docker-compose cannot be followed", "error", d.engineError(err))
 		}
-		d.pause(ctx, time.Second)
+		wake.Sleep(ctx, time.Second)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/linux"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -60,7 +61,7 @@ func (d *Driver) awaitExit(ctx context.Context, e *jail.Entry) (jail.Exit, bool)
 		if ctx.Err() != nil {
 			return jail.Exit{}, false
 		}
-		d.pause(ctx, pause)
+		wake.Sleep(ctx, pause)
 	}
 }
 
@@ -86,7 +87,7 @@ func (d *Driver) exitOf(ctx context.Context, e *jail.Entry) jail.Exit {
 		if certain {
 			return x
 		}
-		d.pause(ctx, 20*time.Millisecond)
+		wake.Sleep(ctx, 20*time.Millisecond)
 	}
 }
 
@@ -178,7 +179,7 @@ func (d *Driver) remove(ctx context.Context, name jail.Name) error {
 		if _, err := d.engine.ContainerInspect(ctx, id, client.ContainerInspectOptions{}); cerrdefs.IsNotFound(err) {
 			return nil
 		}
-		d.pause(ctx, 20*time.Millisecond)
+		wake.Sleep(ctx, 20*time.Millisecond)
 		if err := ctx.Err(); err != nil {
 			return err
 		}

@@ -4,7 +4,6 @@ package docker
 
 import (
 	"context"
-	"time"
 
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/cgroup"
@@ -58,14 +57,4 @@ func (d *Driver) Admit(ctx context.Context, name jail.Name) error {
 func (d *Driver) open(ctx context.Context, l jail.Lease) error {
 	_, err := d.with(ctx, func(f *linux.Firewall) error { return f.Add(ctx, jail.TableAgents, l) })
 	return err
-}
-
-// pause is how long to wait before the engine is asked again.
-func (d *Driver) pause(ctx context.Context, pause time.Duration) {
-	t := time.NewTimer(pause)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/clawjail/clawjail/internal/base/texts"
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/linux"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -121,7 +122,7 @@ func (x *execution) hold(ctx context.Context, conn client.HijackedResponse, cont
 				break
 			}
 		}
-		x.driver.pause(ctx, 2*time.Millisecond)
+		wake.Sleep(ctx, 2*time.Millisecond)
 		if ctx.Err() != nil {
 			return problem.Wrap(ctx.Err(), problem.Timeout, "look at the engine's log", "the program did not start in the container")
 		}
@@ -189,7 +190,7 @@ func (x *execution) result() (jail.Exit, error) {
 			exit.Code, exit.Signal = got.ExitCode, signalOf(got.ExitCode)
 			return exit, nil
 		}
-		x.driver.pause(ctx, 5*time.Millisecond)
+		wake.Sleep(ctx, 5*time.Millisecond)
 		if ctx.Err() != nil {
 			return exit, nil
 		}
@@ -216,7 +217,7 @@ func (d *Driver) sweep(f *fence) error {
 		if err != nil || !busy {
 			return err
 		}
-		d.pause(ctx, pause)
+		wake.Sleep(ctx, pause)
 		if ctx.Err() != nil {
 			return fmt.Errorf("end what runs in %s: %w", f.dir, jail.ErrBusy)
 		}

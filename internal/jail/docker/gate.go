@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
@@ -64,7 +65,7 @@ func (d *Driver) openGate(ctx context.Context, name jail.Name, ended <-chan stru
 			return nil
 		default:
 		}
-		d.pause(ctx, 2*time.Millisecond)
+		wake.Sleep(ctx, 2*time.Millisecond)
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("the container does not wait for its program: %w", err)
 		}

@@ -20,6 +20,7 @@ import (
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
@@ -183,7 +184,7 @@ func (d *Driver) read(ctx context.Context, e *jail.Entry, r jail.Record) error {
 		if m != began {
 			pause = 50 * time.Millisecond
 		}
-		d.pause(ctx, pause)
+		wake.Sleep(ctx, pause)
 	}
 }
 

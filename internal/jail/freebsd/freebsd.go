@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/hostcmd"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/zfs"
@@ -206,14 +207,5 @@ func gone(err error) bool {
 func waitFor(ctx context.Context, limit time.Duration, done func() bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		if done() {
-			return true
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(pause):
-		}
-	}
+	return wake.Until(ctx, time.Millisecond, 50*time.Millisecond, done)
 }

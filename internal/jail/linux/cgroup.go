@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -432,16 +433,7 @@ func readPIDs(dir string) ([]int, error) {
 
 // waitFor asks again with growing pauses until cond is true, and reports whether it became so in time.
 func waitFor(ctx context.Context, limit time.Duration, cond func() bool) bool {
-	deadline := time.NewTimer(limit)
-	defer deadline.Stop()
-	for pause := 200 * time.Microsecond; !cond(); pause = min(2*pause, 10*time.Millisecond) {
-		select {
-		case <-ctx.Done():
-			return cond()
-		case <-deadline.C:
-			return cond()
-		case <-time.After(pause):
-		}
-	}
-	return true
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return wake.Until(ctx, 200*time.Microsecond, 10*time.Millisecond, cond) || cond()
 }

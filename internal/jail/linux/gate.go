@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 )
@@ -69,8 +70,8 @@ func (r *Runtime) Begin(ctx context.Context, p jail.Placement, proc jail.Process
 		if time.Now().After(deadline) {
 			return fmt.Errorf("process %d of jail %s did not come to the gate", proc.PID, p.Name)
 		}
-		if err := wait(ctx, pause); err != nil {
-			return err
+		if !wake.Sleep(ctx, pause) {
+			return ctx.Err()
 		}
 	}
 }

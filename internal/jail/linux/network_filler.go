@@ -6,6 +6,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -58,7 +59,7 @@ func (n *Network) fill(ctx context.Context) {
 		if problem.CodeOf(err) != problem.PoolExhausted {
 			n.log.Warn("a network slot could not be made ahead", "error", err, "again_in", pause)
 		}
-		if wait(ctx, pause) != nil {
+		if !wake.Sleep(ctx, pause) {
 			return
 		}
 		pause = min(2*pause, fillerLastPause)

@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -138,8 +139,8 @@ func awaitLink(ctx context.Context, h *netlink.Handle, index int) error {
 		if link.Attrs().OperState == netlink.OperUp {
 			return nil
 		}
-		if err := wait(ctx, linkPause); err != nil {
-			return fmt.Errorf("wait for the interface %s to work: %w", link.Attrs().Name, err)
+		if !wake.Sleep(ctx, linkPause) {
+			return fmt.Errorf("wait for the interface %s to work: %w", link.Attrs().Name, ctx.Err())
 		}
 	}
 }
@@ -289,8 +290,8 @@ func (s *slots) remove(ctx context.Context, l jail.Lease) error {
 		if try == removeTries {
 			return fmt.Errorf("remove slot %d: %w", l.Index, errors.Join(jail.ErrBusy, err))
 		}
-		if err := wait(ctx, pause); err != nil {
-			return err
+		if !wake.Sleep(ctx, pause) {
+			return ctx.Err()
 		}
 		pause *= 2
 	}
@@ -351,16 +352,4 @@ func (s *slots) gone(l jail.Lease) error {
 		return fmt.Errorf("the namespace %s is still there", s.path(l.Index))
 	}
 	return nil
-}
-
-// wait waits for a duration or the end of the context.
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -103,17 +104,7 @@ func (t *Trees) Remove(ctx context.Context, path string) error {
 func untilFree(ctx context.Context, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, busyLimit)
 	defer cancel()
-	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
-		err := f()
-		if !errors.Is(err, jail.ErrBusy) || errors.Is(err, jail.ErrHasDependents) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(pause):
-		}
-	}
+	return wake.Retry(ctx, 10*time.Millisecond, 250*time.Millisecond, jail.IsBusy, f)
 }
 
 func (t *Trees) destroy(ctx context.Context, name string) error {
