@@ -203,7 +203,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// view is a program as it is now.
+// viewOf is a program as it is now.
 func (p *processes) viewOf(pr *process) Process {
 	p.mu.Lock()
 	defer p.mu.Unlock()

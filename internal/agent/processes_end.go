@@ -15,7 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// outcome of waiting for a program.
+// waited is what became of waiting for a program.
 type waited struct {
 	exit jail.Exit
 	err  error

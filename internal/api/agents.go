@@ -146,11 +146,6 @@ func (r DeclareRequest) Read(name string) (clawbots.Agent, error) {
 
 // wantsLines says whether the answer is to come line by line.
 func wantsLines(req *http.Request) (bool, error) {
-	for name := range req.URL.Query() {
-		if name != "progress" {
-			return false, problem.New(problem.BadRequest, "the parameters are in /openapi.json", "the parameter %s is not known", quote(name))
-		}
-	}
 	switch text := req.URL.Query().Get("progress"); text {
 	case "true":
 		return true, nil

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"net/http"
 	"net/netip"
@@ -87,9 +86,9 @@ func (a *API) devtoolsRoutes() {
 }
 
 func (a *API) issueSessionToken(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
-	text, err := io.ReadAll(req.Body) // bounded before
+	text, err := bodyOf(req)
 	if err != nil {
-		return problem.Wrap(err, problem.BadRequest, "send it again", "the body did not arrive")
+		return err
 	}
 	body, err := decode[TokenRequest](text)
 	if err != nil {

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"io"
 	"net/http"
 	"reflect"
 	"time"
@@ -156,12 +155,9 @@ func (a *API) typeToProcess(w http.ResponseWriter, req *http.Request, by identit
 	if err != nil {
 		return err
 	}
-	text, err := io.ReadAll(req.Body) // bounded before
+	text, err := rawBody(req, maxTyped)
 	if err != nil {
-		return problem.Wrap(err, problem.BadRequest, "send it again", "the body did not arrive")
-	}
-	if len(text) > maxTyped {
-		return tooLarge(maxTyped)
+		return err
 	}
 	n, err := a.Agents.Type(req.Context(), by, tenant, name, req.PathValue("id"), text)
 	if err != nil {

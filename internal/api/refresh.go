@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -14,7 +13,6 @@ import (
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/op"
-	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/vault"
 )
@@ -52,9 +50,9 @@ func (a *API) refreshRoutes() {
 }
 
 func (a *API) openRefresh(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
-	text, err := io.ReadAll(req.Body) // bounded before
+	text, err := bodyOf(req)
 	if err != nil {
-		return problem.Wrap(err, problem.BadRequest, "send it again", "the body did not arrive")
+		return err
 	}
 	body, err := decode[RefreshRequest](text)
 	if err != nil {

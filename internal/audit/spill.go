@@ -143,7 +143,7 @@ func allZero(f *os.File) (bool, error) {
 	}
 }
 
-// header: magic 16, count 8, generation 8, lost 8, length of the node 2, node, zeros, and the CRC in the last 4.
+// writeHeader writes the header: magic 16, count 8, generation 8, lost 8, length of the node 2, node, zeros, and the CRC in the last 4.
 func (s *spill) writeHeader() error {
 	s.count++
 	b := make([]byte, 0, slotSize)

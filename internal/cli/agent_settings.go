@@ -42,7 +42,7 @@ func (s settingsFlags) of(cmd *cobra.Command, args []string) (op.Whose, error) {
 	return out, nil
 }
 
-// change reads settings, changes them, and stores them, unless somebody else has stored others in between.
+// changeSettings reads settings, changes them, and stores them, unless somebody else has stored others in between.
 func changeSettings(cmd *cobra.Command, c *client.Client, whose op.Whose, change func(*egress.Settings) error) error {
 	shown, err := c.Settings(cmd.Context(), whose)
 	if err != nil {

@@ -107,7 +107,7 @@ func (c *Console) agentsByID(ctx context.Context, by identity.Principal) (map[st
 	return out, nil
 }
 
-// everybody stands for all tenants in a choice of whom something is for.
+// allTenants stands for all tenants in a choice of whom something is for.
 const allTenants = "*"
 
 // whoseOptions are whom a rule, a service or a provider can be for: TENANT, TENANT/AGENT, or [allTenants].

@@ -33,7 +33,7 @@ type planStep struct {
 	State string // of one that is under way: begun, done or failed
 }
 
-// plan is the page that makes the machine match a file.
+// planPage is the page that makes the machine match a file.
 type planPage struct {
 	Form     *form
 	Tenants  []option

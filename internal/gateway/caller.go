@@ -48,11 +48,10 @@ var (
 // old one never comes back, so what hangs on it cannot be inherited.
 type caller struct {
 	Caller
-	addr     netip.Addr
-	admitted time.Time
-	ctx      context.Context
-	cancel   context.CancelFunc
-	work     sync.WaitGroup // requests and tunnels under way
+	addr   netip.Addr
+	ctx    context.Context
+	cancel context.CancelFunc
+	work   sync.WaitGroup // requests and tunnels under way
 
 	base *policy.Compiled // of Caller.Policy
 	idle upstreams        // connections that wait for the next request
@@ -87,8 +86,8 @@ func (g *Gateway) Admit(addr netip.Addr, c Caller) error {
 		return fmt.Errorf("admit %s: %w", addr, err)
 	}
 	c.Policy = c.Policy.Clone()
-	who := &caller{Caller: c, addr: addr, base: base, admitted: g.now(), conns: make(map[*conn]struct{})}
-	who.last.Store(int64(who.admitted.Sub(g.start)))
+	who := &caller{Caller: c, addr: addr, base: base, conns: make(map[*conn]struct{})}
+	who.last.Store(int64(g.now().Sub(g.start)))
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -167,7 +166,6 @@ func (g *Gateway) CallerIn(session string) (Caller, bool) {
 // Activity is what a caller has done since it was admitted. Bytes are counted
 // as they move, seen from the jail: out is what it sent.
 type Activity struct {
-	Admitted time.Time
 	// Last is when a request began or a byte moved; the admission before that.
 	Last     time.Time
 	Requests int64
@@ -197,7 +195,6 @@ func (g *Gateway) Activity(addr netip.Addr) (Activity, bool) {
 		return Activity{}, false
 	}
 	return Activity{
-		Admitted: who.admitted,
 		Last:     g.start.Add(time.Duration(who.last.Load())),
 		Requests: who.requests.Load(),
 		BytesOut: who.bytesOut.Load(),

@@ -86,7 +86,7 @@ func (g *Gateway) errandCaller(ctx context.Context, c Caller) *caller {
 	if who, ok := ctx.Value(jailKey{}).(*caller); ok && who.Agent == c.Agent && who.Jail == c.Jail {
 		return who
 	}
-	who := &caller{Caller: c, admitted: g.now()}
+	who := &caller{Caller: c}
 	who.idle.close()
 	return who
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// ownerToken is 128 bits as 32 hexadecimal digits. It is not a secret against the caller's own user; it tells one
+// ownerTokenLength is that of an owner's token: 128 bits as 32 hexadecimal digits. A token is not a secret against the caller's own user; it tells one
 // run of the control plane from the next.
 const ownerTokenLength = 32
 

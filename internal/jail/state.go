@@ -18,7 +18,6 @@ const (
 	StateStarted  State = "started"  // its owner has it, and the program runs; table membership may follow
 	StateReady    State = "ready"    // the gateway is open to it
 	StateStopping State = "stopping" // the teardown has begun
-	StateGone     State = "gone"     // nothing of it is on the host
 )
 
 // Record is the journal's entry of one jail.

@@ -134,7 +134,6 @@ func (p Policy) verdict(r *Rule, a asked) Decision {
 		return Decision{
 			Allowed: true,
 			Rule:    r.Name,
-			Exact:   r.Host.kind == exact,
 			Opaque:  r.Opaque,
 			Address: r.Address,
 			Reason:  name + " allows " + a.target(),

@@ -135,9 +135,6 @@ type Decision struct {
 	Allowed bool
 	// Rule is the name of the rule that decided; "" when the default did.
 	Rule string
-	// Exact is true when an allow rule names this very host, not a pattern that
-	// happens to cover it.
-	Exact bool
 	// Opaque is copied from the rule that allowed the request.
 	Opaque bool
 	// Address is that of the private destination that the rule allowed; not valid for all others.

@@ -135,15 +135,6 @@ func TestDenyRuleWithMethodsClosesTunnels(t *testing.T) {
 	}
 }
 
-func TestExactIsOnlyForRulesThatNameTheHost(t *testing.T) {
-	p := PublicWeb(allow("named", "a.example", 443), allow("below", "*.b.example", 443))
-	for host, want := range map[string]bool{"a.example": true, "x.b.example": false, "c.example": false} {
-		if d := p.Decide(ask(HTTPS, host, 443, Connect)); !d.Allowed || d.Exact != want {
-			t.Errorf("%s: %+v, want exact %v", host, d, want)
-		}
-	}
-}
-
 func TestValidateReportsEverythingAtOnce(t *testing.T) {
 	err := Policy{Default: "maybe", Rules: []Rule{
 		{},

@@ -324,7 +324,7 @@ func (s *Service) view(r *session) Session {
 	return out
 }
 
-// problem is what somebody gets who wants to use a session that has ended. The caller holds no lock.
+// endedProblem is what somebody gets who wants to use a session that has ended. The caller holds no lock.
 func (s *Service) endedProblem(r *session) error {
 	s.mu.Lock()
 	e := *r.ended

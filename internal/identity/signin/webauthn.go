@@ -42,7 +42,7 @@ func partyAt(origin string) (party, error) {
 		"browsers have no passkeys for %s", plain(origin, 80))
 }
 
-// mostAlgorithms are the signatures that are taken: those that every authenticator has one of.
+// algorithms are the signatures that are taken: those that every authenticator has one of.
 func algorithms() []protocol.CredentialParameter {
 	var out []protocol.CredentialParameter
 	for _, alg := range []webauthncose.COSEAlgorithmIdentifier{webauthncose.AlgES256, webauthncose.AlgEdDSA, webauthncose.AlgRS256} {

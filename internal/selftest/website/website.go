@@ -140,7 +140,7 @@ func (s *Site) home(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, page) // a visitor who left is seen by what the browser reports
 }
 
-// cookies are what a login sets: one of each kind that browsers treat in their own way.
+// loginCookies are what a login sets: one of each kind that browsers treat in their own way.
 func loginCookies() []*http.Cookie {
 	const day = 24 * 60 * 60
 	return []*http.Cookie{

@@ -75,7 +75,7 @@ func same(t *testing.T, what string, got, want any) {
 	}
 }
 
-// reads is what a read of one row returned, in one piece: check(t, "what", want)(s.Tenant(ctx, id)).
+// check compares what a read of one row returned, in one piece: check(t, "what", want)(s.Tenant(ctx, id)).
 func check[T any](t *testing.T, what string, want T) func(T, error) {
 	t.Helper()
 	return func(got T, err error) {

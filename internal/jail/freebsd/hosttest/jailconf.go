@@ -84,7 +84,7 @@ func (p params) check() string {
 	return ""
 }
 
-// parse reads jail.conf(5): blocks of a name and parameters, which also may stand before all blocks.
+// parseConf reads jail.conf(5): blocks of a name and parameters, which also may stand before all blocks.
 func parseConf(text string) (map[string]params, error) {
 	words, err := tokens(text)
 	if err != nil {

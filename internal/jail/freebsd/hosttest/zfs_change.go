@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// dataset names that may be made: see zfs(8), and zfs_namecheck.c for the length and the characters.
+// newName refuses what no dataset may be called: see zfs(8), and zfs_namecheck.c for the length and the characters.
 func (c *command) newName(verb, name string) int {
 	if len(name) > nameLength {
 		return c.say(1, "cannot %s '%s': name is too long", verb, name)
