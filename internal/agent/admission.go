@@ -351,7 +351,7 @@ func (s *Service) setRunning(ctx context.Context, t *task) error {
 		kept.Stopped = true
 		pending := s.o.Audit.BeginEnding(in)
 		err := s.o.Keeper.Keep(ctx, kept, "")
-		pending.End(outcome(err))
+		pending.End(audit.OutcomeOf(err, nil))
 		return err
 	}
 	// It is started as it is declared, and not as the keeper shows it, which may leave out what is long.
@@ -371,7 +371,7 @@ func (s *Service) setRunning(ctx context.Context, t *task) error {
 	if problem.CodeOf(err) == problem.NotFound {
 		err = fmt.Errorf("sync its file again: %w", err)
 	}
-	pending.End(outcome(err))
+	pending.End(audit.OutcomeOf(err, nil))
 	return err
 }
 

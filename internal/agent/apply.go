@@ -28,15 +28,8 @@ func (s *Service) apply(ctx context.Context, by identity.Principal, t *task) err
 		return err
 	}
 	err = s.make(ctx, by, t)
-	pending.End(outcome(err))
+	pending.End(audit.OutcomeOf(err, nil))
 	return err
-}
-
-func outcome(err error) audit.Outcome {
-	if err == nil {
-		return audit.Outcome{Result: audit.OK}
-	}
-	return audit.Outcome{Result: audit.Failed, Detail: audit.NewDetail(audit.Fields{"code": problem.CodeOf(err)})}
 }
 
 // make makes an agent what it is declared to be.

@@ -108,7 +108,7 @@ func (s *Service) give(ctx context.Context, tenant string, takers []string, wait
 			d.Node, d.To = to, to
 			err = s.write(ctx, tenant, d)
 		}
-		pending.End(outcome(err))
+		pending.End(audit.OutcomeOf(err, nil))
 		return err
 	})
 }

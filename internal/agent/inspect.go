@@ -218,6 +218,6 @@ func (s *Service) recorded(ctx context.Context, by identity.Principal, op identi
 		return err
 	}
 	err = do()
-	pending.End(outcome(err))
+	pending.End(audit.OutcomeOf(err, nil))
 	return err
 }

@@ -49,7 +49,7 @@ func (p *processes) keep(pr *process) {
 		how = p.learn(wait)
 	}
 	exit := p.exitOf(pr, how, why)
-	record.End(outcomeOf(err, audit.Fields{"exit_code": exit.Code, "signal": exit.Signal, "ended": string(exit.Cause), "removed": err == nil}))
+	record.End(audit.OutcomeOf(err, audit.Fields{"exit_code": exit.Code, "signal": exit.Signal, "ended": string(exit.Cause), "removed": err == nil}))
 	if err != nil {
 		p.with.Log.Error("remove a program", "process", pr.view.ID, "jail", pr.jail(), "error", err)
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -128,7 +127,7 @@ func (s *Service) launch(ctx context.Context, by identity.Principal, op identity
 		return nil, err
 	}
 	if err := s.bring(ctx, pr, where); err != nil {
-		record.End(outcomeOf(err, nil))
+		record.End(audit.OutcomeOf(err, nil))
 		err = errors.Join(err, s.undo(ctx, pr))
 		p.leave(pr)
 		return nil, fmt.Errorf("start a program for %s: %w", a.Name, err)
@@ -307,14 +306,4 @@ func (pr *process) jail() jail.Name {
 // intent is the beginning of what is done with a program. The program's arguments stay out: there may be secrets in them.
 func (pr *process) intent(op identity.Operation, actor string, fields audit.Fields) audit.Intent {
 	return audit.Intent{Action: string(op), Tenant: pr.agent.Tenant, Actor: actor, Jail: string(pr.jail()), Target: pr.agent.Name, Detail: audit.NewDetail(fields)}
-}
-
-// outcomeOf is how something went.
-func outcomeOf(err error, fields audit.Fields) audit.Outcome {
-	if err == nil {
-		return audit.Outcome{Result: audit.OK, Detail: audit.NewDetail(fields)}
-	}
-	all := audit.Fields{"code": problem.CodeOf(err)}
-	maps.Copy(all, fields)
-	return audit.Outcome{Result: audit.Failed, Detail: audit.NewDetail(all)}
 }

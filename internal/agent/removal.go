@@ -22,7 +22,7 @@ func (s *Service) remove(ctx context.Context, by identity.Principal, t *task) er
 	pending := s.o.Audit.BeginEnding(audit.Intent{Action: string(identity.AgentSync), Tenant: t.tenant, Actor: by.Actor(), Target: t.step.Name,
 		Detail: audit.NewDetail(audit.Fields{"verb": string(Remove), "keep_state": t.keep.KeepState, "remove_workspace": t.keep.RemoveWorkspace})})
 	err := s.unmake(ctx, by, t)
-	pending.End(outcome(err))
+	pending.End(audit.OutcomeOf(err, nil))
 	return err
 }
 

@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -67,6 +68,16 @@ type Outcome struct {
 	// Session and Jail are for what had no name yet when the intent was written.
 	Session, Jail string
 	Detail        Detail
+}
+
+// OutcomeOf is what came of an intent by its error, which says the code of one that failed.
+func OutcomeOf(err error, fields Fields) Outcome {
+	if err == nil {
+		return Outcome{Result: OK, Detail: NewDetail(fields)}
+	}
+	all := Fields{"code": problem.CodeOf(err)}
+	maps.Copy(all, fields)
+	return Outcome{Result: Failed, Detail: NewDetail(all)}
 }
 
 // Event is something that happened, in one row.

@@ -124,11 +124,7 @@ func intent(by identity.Principal, op identity.Operation, tenant, session, targe
 }
 
 func end(pending *audit.Pending, err error) error {
-	out := audit.Outcome{Result: audit.OK}
-	if err != nil {
-		out = audit.Outcome{Result: audit.Failed, Detail: audit.NewDetail(audit.Fields{"code": problem.CodeOf(err)})}
-	}
-	pending.End(out)
+	pending.End(audit.OutcomeOf(err, nil))
 	return err
 }
 

@@ -227,11 +227,7 @@ func (b *Book) change(ctx context.Context, s step, do func() error) error {
 	}
 	err := do()
 	b.reload(ctx)
-	out := audit.Outcome{Result: audit.OK}
-	if err != nil {
-		out = audit.Outcome{Result: audit.Failed, Detail: audit.NewDetail(audit.Fields{"code": problem.CodeOf(err)})}
-	}
-	pending.End(out)
+	pending.End(audit.OutcomeOf(err, nil))
 	return err
 }
 

@@ -132,13 +132,13 @@ func (s *Nodes) Drain(ctx context.Context, by identity.Principal, name string, d
 		err = problem.Wrap(err, problem.NotFound, "list them: clawjail node ls", "no control plane of that name runs")
 	}
 	if err != nil {
-		pending.End(audit.Outcome{Result: audit.Failed, Detail: audit.NewDetail(audit.Fields{"code": problem.CodeOf(err)})})
+		pending.End(audit.OutcomeOf(err, nil))
 		return Node{}, err
 	}
 	if name == s.Self {
 		s.Changed(drain)
 	}
-	pending.End(audit.Outcome{Result: audit.OK})
+	pending.End(audit.OutcomeOf(nil, nil))
 	all, err := s.List(ctx, by)
 	for _, n := range all {
 		if n.Name == name {

@@ -82,13 +82,10 @@ func (s *Service) RemoveRecording(ctx context.Context, by identity.Principal, id
 		return err
 	}
 	err = s.shelf.Remove(meta)
-	switch {
-	case err == nil:
-		pending.End(audit.Outcome{Result: audit.OK})
-	case problem.CodeOf(err) == problem.Conflict:
-		pending.End(audit.Outcome{Result: audit.Refused, Detail: audit.NewDetail(audit.Fields{"code": problem.CodeOf(err)})})
-	default:
-		pending.End(audit.Outcome{Result: audit.Failed, Detail: audit.NewDetail(audit.Fields{"code": problem.CodeOf(err)})})
+	out := audit.OutcomeOf(err, nil)
+	if problem.CodeOf(err) == problem.Conflict {
+		out.Result = audit.Refused
 	}
+	pending.End(out)
 	return err
 }

@@ -79,18 +79,11 @@ func (s *Service) record(ctx context.Context, r *session, by identity.Principal,
 
 // outcome is how something went.
 func outcome(err error, fields audit.Fields) audit.Outcome {
-	if err == nil {
-		return audit.Outcome{Result: audit.OK, Detail: audit.NewDetail(fields)}
+	out := audit.OutcomeOf(err, fields)
+	if err != nil && refusal(err) {
+		out.Result = audit.Refused
 	}
-	all := audit.Fields{"code": problem.CodeOf(err)}
-	for name, value := range fields {
-		all[name] = value
-	}
-	result := audit.Failed
-	if refusal(err) {
-		result = audit.Refused
-	}
-	return audit.Outcome{Result: result, Detail: audit.NewDetail(all)}
+	return out
 }
 
 // refusal says whether an error is a no rather than a failure.
