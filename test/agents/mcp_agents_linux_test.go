@@ -207,7 +207,7 @@ func hearsOfAServerThatItIsGiven(e *testkit.Estate) {
 	const with = `-sS --noproxy '*' --max-time 60 -H "Authorization: Bearer $(cat /run/hermit/token)" -H 'Content-Type: application/json' "$SHELL_URL/mcp"`
 	cmd := e.Command(e.T.Context(), "spawn", "--jail", "plain", "--ttl", "60s", "--", "/bin/sh", "-c", `id=$(curl -D - -o /dev/null -H 'Accept: application/json, text/event-stream' `+
 		`-d '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}' `+with+
-		` | sed -n 's/^[Mm]cp-[Ss]ession-[Ii]d: *\([A-Z0-9]*\).*/\1/p')
+		` | sed -n 's/^[Mm]cp-[Ss]ession-[Ii]d: *\([A-Za-z0-9_]*\).*/\1/p')
 exec curl -N -H 'Accept: text/event-stream' -H "Mcp-Session-Id: $id" `+with)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
