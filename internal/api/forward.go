@@ -193,11 +193,21 @@ func (a *API) mayForward(r *http.Request) *http.Request {
 
 // ElsewhereOf is who answers a request of the console about an agent: the control plane that has its jail. It is nil where this one does.
 func ElsewhereOf(r *http.Request, tenant, name string) (http.Handler, error) {
+	return elsewhere(r, func(a *API) (string, error) { return a.AgentNode(r.Context(), tenant, name) })
+}
+
+// ElsewhereOfSignIn is who answers a request of the console that ends a sign-in, by the code of a link or what a passkey was asked: the control
+// plane that has begun it. It is nil where this one has.
+func ElsewhereOfSignIn(r *http.Request, begun string) (http.Handler, error) {
+	return elsewhere(r, func(a *API) (string, error) { return a.Peers.Owner(r.Context(), begun) })
+}
+
+func elsewhere(r *http.Request, nodeOf func(*API) (string, error)) (http.Handler, error) {
 	a, _ := r.Context().Value(awayKey{}).(*API)
 	if a == nil || isForwarded(r.Context()) {
 		return nil, nil
 	}
-	node, err := a.AgentNode(r.Context(), tenant, name)
+	node, err := nodeOf(a)
 	if err != nil || node == "" {
 		return nil, err
 	}

@@ -1,12 +1,15 @@
 package console
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"math"
 	"net/http"
 	"strconv"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -63,6 +66,9 @@ func (c *Console) signIn(q *request) error {
 		return err
 	}
 	data := signInData{Form: f, Code: f.Get("code"), Next: local(f.Get("next"))}
+	if q.byWhoBegan(data.Code, []byte(f.Values.Encode())) {
+		return nil
+	}
 	var cookie string
 	var in signin.SignIn
 	switch key := f.Get("key"); {
@@ -80,6 +86,19 @@ func (c *Console) signIn(q *request) error {
 	c.setCookie(q, cookie, in)
 	http.Redirect(q.w, q.r, data.Next, http.StatusSeeOther)
 	return nil
+}
+
+// byWhoBegan has the control plane answer that has begun a sign-in, where that is another one that can be asked.
+func (q *request) byWhoBegan(begun string, body []byte) bool {
+	there, err := api.ElsewhereOfSignIn(q.r, begun)
+	if err != nil || there == nil {
+		return false // and is none of this one's
+	}
+	r := q.r.Clone(q.ctx())
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	q.started = true
+	there.ServeHTTP(q.w, r)
+	return true
 }
 
 // notSignedIn shows the page again, with why. A link that was used up has no button any more.

@@ -34,6 +34,7 @@ type passkeyAnswer struct {
 	Response  json.RawMessage `json:"response"`
 	Name      string          `json:"name,omitempty"`
 	Next      string          `json:"next,omitempty"`
+	text      []byte
 }
 
 // destination tells passkey.js where to go.
@@ -45,6 +46,9 @@ type destination struct {
 func inJSON(handle func(q *request) (any, error)) handler {
 	return func(q *request) error {
 		out, err := handle(q)
+		if q.started { // by another control plane
+			return nil
+		}
 		status := http.StatusOK
 		if err != nil {
 			shown := sayProblem(err)
@@ -69,6 +73,7 @@ func inJSON(handle func(q *request) (any, error)) handler {
 // passkeyAnswer reads what passkey.js sent.
 func (q *request) passkeyAnswer() (out passkeyAnswer, err error) {
 	body, err := io.ReadAll(http.MaxBytesReader(q.w, q.r.Body, maxStranger))
+	out.text = body
 	if err == nil && !utf8.Valid(body) {
 		err = errors.New("it is no text")
 	}
@@ -88,7 +93,7 @@ func (c *Console) beginSignIn(q *request) (any, error) {
 
 func (c *Console) signInWithPasskey(q *request) (any, error) {
 	a, err := q.passkeyAnswer()
-	if err != nil {
+	if err != nil || q.byWhoBegan(signin.MakerOf(a.Challenge), a.text) {
 		return nil, err
 	}
 	cookie, in, err := c.SignIn.WithPasskey(q.ctx(), a.Challenge, a.Response, c.from(q.r))
@@ -106,7 +111,7 @@ func (c *Console) beginPasskey(q *request) (any, error) {
 
 func (c *Console) finishPasskey(q *request) (any, error) {
 	a, err := q.passkeyAnswer()
-	if err != nil {
+	if err != nil || q.byWhoBegan(signin.MakerOf(a.Challenge), a.text) {
 		return nil, err
 	}
 	return c.SignIn.FinishPasskey(q.ctx(), q.by, a.Challenge, a.Name, a.Response, c.from(q.r))

@@ -16,6 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/quota"
+	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/open"
 	"github.com/clawjail/clawjail/internal/vault"
 )
@@ -104,7 +105,7 @@ func (p *plane) openIdentity(ctx context.Context) error {
 }
 
 func (p *plane) openSignIns(ctx context.Context) (err error) {
-	p.signin, err = signin.Open(ctx, signin.Options{Store: p.store, Identity: p.identity, Idle: p.Config.Console.Idle, Life: p.Config.Console.Life, Now: p.Now})
+	p.signin, err = signin.Open(ctx, signin.Options{Store: p.store, Identity: p.identity, Tag: store.NodeTag(p.node), Idle: p.Config.Console.Idle, Life: p.Config.Console.Life, Now: p.Now})
 	if err != nil {
 		return fmt.Errorf("open what is known of who is signed in: %w", err)
 	}

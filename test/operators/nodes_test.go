@@ -116,12 +116,12 @@ func TestControlPlanesOfOneDatabaseKnowOfEachOther(t *testing.T) {
 	are(first, 5*time.Second, "second", peer.NodeAlive)
 }
 
-// sharing makes two control planes of one database that reach each other. They have the same keys when together says so.
-func sharing(t *testing.T, together bool) (first, second *testkit.Installation) {
+// sharing makes two control planes of one database that reach each other, with more settings. They have the same keys when together says so.
+func sharing(t *testing.T, together bool, more ...string) (first, second *testkit.Installation) {
 	t.Helper()
 	database := testkit.OnPostgreSQL(t)
 	named := func(node string) instance.Options {
-		return instance.Options{Settings: testkit.NoPool + database + "node: " + node + "\n" + fmt.Sprintf("node_listen: 127.0.0.1:%d\n", testenv.FreePort(t))}
+		return instance.Options{Settings: testkit.NoPool + database + "node: " + node + "\n" + fmt.Sprintf("node_listen: 127.0.0.1:%d\n", testenv.FreePort(t)) + strings.Join(more, "")}
 	}
 	first, second = testkit.Start(t, named("first")), testkit.Start(t, named("second"))
 	if !together {

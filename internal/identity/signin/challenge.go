@@ -27,35 +27,47 @@ const (
 // its own state and a MAC under a key of this process. Only used challenges are stored, until they expire.
 type challenges struct {
 	key [32]byte
+	tag string
 
 	mu   sync.Mutex
 	used map[[sha256.Size]byte]time.Time // when the challenge expires
 }
 
-func newChallenges() *challenges {
-	c := &challenges{used: map[[sha256.Size]byte]time.Time{}}
+func newChallenges(tag string) *challenges {
+	c := &challenges{tag: tag, used: map[[sha256.Size]byte]time.Time{}}
 	rand.Read(c.key[:]) // never fails, see its documentation
 	return c
 }
 
-// A challenge is its purpose, when it expires (in seconds since 1970), a nonce, the handle of the owner, and a MAC.
+// A challenge is its purpose, when it expires (in seconds since 1970), the tag of who has made it, a nonce, the handle of the owner, and a MAC.
 const (
+	tagAt         = 1 + 8
+	tagSize       = 5
 	nonceSize     = 16
 	handleSize    = 32
-	signedSize    = 1 + 8 + nonceSize + handleSize
+	signedSize    = tagAt + tagSize + nonceSize + handleSize
 	challengeSize = signedSize + sha256.Size
 )
 
 // issue makes a challenge. It is bound to who (an actor; empty for a sign-in) and to origin.
 func (c *challenges) issue(p purpose, who, origin string, handle []byte, now time.Time) []byte {
 	challenge := binary.BigEndian.AppendUint64([]byte{byte(p)}, uint64(now.Add(challengeLife).Unix()))
-	nonce := make([]byte, nonceSize)
-	rand.Read(nonce) // never fails
+	nonce := make([]byte, tagSize+nonceSize)
+	rand.Read(nonce[copy(nonce, c.tag):]) // never fails
 	challenge = append(challenge, nonce...)
 	padded := make([]byte, handleSize)
 	copy(padded, handle)
 	challenge = append(challenge, padded...)
 	return append(challenge, c.mac(challenge, who, origin)...)
+}
+
+// MakerOf is an id that begins with the tag of who has made a challenge, as the code of a link does; empty for what is no challenge.
+func MakerOf(challenge string) string {
+	raw, err := base64.RawURLEncoding.DecodeString(challenge)
+	if err != nil || len(raw) != challengeSize {
+		return ""
+	}
+	return "_" + string(raw[tagAt:tagAt+tagSize])
 }
 
 // mac authenticates the signed part of a challenge together with who and origin.

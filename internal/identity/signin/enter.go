@@ -44,7 +44,7 @@ func (s *Service) enter(ctx context.Context, p identity.Principal, method string
 	if err := s.o.Identity.Authorize(ctx, p, identity.SignIn, p.Tenant); err != nil {
 		return "", SignIn{}, err
 	}
-	cookie, sum := newToken(PrefixCookie)
+	cookie, sum := newToken(PrefixCookie, "")
 	now := s.now()
 	row := store.SignIn{ID: newID("si_"), Hash: sum[:], Owner: s.owner(p), Method: method, UserAgent: plain(from.UserAgent, longestUserAgent),
 		CreatedAt: now, UsedAt: now, ExpiresAt: now.Add(s.o.Life)}

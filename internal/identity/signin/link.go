@@ -29,7 +29,7 @@ func (s *Service) NewLink(ctx context.Context, by identity.Principal) (Link, err
 	if err := s.o.Identity.Authorize(ctx, by, identity.SignIn, by.Tenant); err != nil {
 		return Link{}, err
 	}
-	code, sum := newToken(PrefixLink)
+	code, sum := newToken(PrefixLink, s.o.Tag)
 	out := Link{Code: code, ExpiresAt: s.now().Add(linkLife)}
 	e := identity.Event{Action: linkMake, Tenant: by.Tenant, Actor: by.Actor()}
 	err := s.o.Identity.Record(ctx, e, func() error {

@@ -150,7 +150,7 @@ func TestGuessingIsBraked(t *testing.T) {
 		defer end()
 		link := w.link(w.admin)
 		burst := identity.DefaultBrake().Burst
-		wrong, _ := newToken(PrefixLink)
+		wrong, _ := newToken(PrefixLink, "")
 		for n := range burst {
 			err := error(nil)
 			switch n % 2 {

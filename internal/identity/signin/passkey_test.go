@@ -539,7 +539,7 @@ func TestAPasskeyThatCannotBeRecordedIsNotAdded(t *testing.T) {
 
 // FuzzChallenge: what comes back from a browser is one that was begun here, or nothing.
 func FuzzChallenge(f *testing.F) {
-	c := newChallenges()
+	c := newChallenges("abcde")
 	now := time.Unix(1e9, 0)
 	good := encoded(c.issue(toSignIn, "", "o", nil, now))
 	f.Add(good)

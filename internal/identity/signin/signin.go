@@ -85,6 +85,9 @@ type Store interface {
 type Options struct {
 	Store    Store
 	Identity *identity.Service
+	// Tag is in the codes of links and in what passkeys are asked, so that other control planes know who has begun a sign-in; see
+	// [store.NodeTag]. May be empty.
+	Tag string
 	// Idle is how long a sign-in may go unused, Life how long it may last.
 	Idle, Life time.Duration
 	Now        func() time.Time
@@ -132,7 +135,7 @@ func Open(ctx context.Context, o Options) (*Service, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{o: o, challenges: newChallenges(), look: wake.New()}
+	s := &Service{o: o, challenges: newChallenges(o.Tag), look: wake.New()}
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.running.Go(func() { s.watch(ctx) })
 	return s, nil

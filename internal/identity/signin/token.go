@@ -13,11 +13,11 @@ const (
 	PrefixLink   = "cjlink_"
 )
 
-// newToken makes a text with 256 random bits, and its hash, which is all that is kept.
-func newToken(prefix string) (text string, sum [sha256.Size]byte) {
+// newToken makes a text with 256 random bits, some of which a tag takes the place of, and its hash, which is all that is kept.
+func newToken(prefix, tag string) (text string, sum [sha256.Size]byte) {
 	var random [32]byte
 	rand.Read(random[:]) // never fails, see its documentation
-	text = prefix + base64.RawURLEncoding.EncodeToString(random[:])
+	text = prefix + tag + base64.RawURLEncoding.EncodeToString(random[:])[len(tag):]
 	return text, sha256.Sum256([]byte(text))
 }
 
