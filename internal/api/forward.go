@@ -50,7 +50,7 @@ func sessionOf(r *http.Request) string {
 	if r.URL.Path == mcpPath {
 		return r.Header.Get("Mcp-Session-Id")
 	}
-	for _, of := range []string{"/v1/sessions/", consolePath + "/sessions/"} {
+	for _, of := range []string{"/v1/sessions/", consolePath + "/sessions/", consolePath + "/refresh/"} {
 		if rest, is := strings.CutPrefix(r.URL.EscapedPath(), of); is && cleanPath(r) {
 			id, _, _ := strings.Cut(rest, "/")
 			id, err := url.PathUnescape(id)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/test/testkit"
 )
 
@@ -47,6 +48,10 @@ func TestASignInIsEndedByWayOfAnyControlPlane(t *testing.T) {
 		}
 		return url.Values{"code": {link.Code}}.Encode()
 	}
+	refresh, err := first.API.OpenRefresh(t.Context(), api.RefreshRequest{Domain: "example.com"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, at := range []*testkit.Installation{first, second} {
 		code := links(first)
 		status, text, cookies := post(at, "/console/sign-in", form, code)
@@ -54,21 +59,23 @@ func TestASignInIsEndedByWayOfAnyControlPlane(t *testing.T) {
 			t.Fatalf("a link of the first is answered %d by %s: %.2000s", status, at.Config.Node, text)
 		}
 		for _, one := range []*testkit.Installation{first, second} {
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, one.URL()+"/console/sessions", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.Host = "clawjail.test"
-			r.Header.Set("X-Forwarded-For", "192.0.2.1")
-			for _, c := range cookies {
-				r.AddCookie(c)
-			}
-			answer, err := person.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _ = answer.Body.Close(); answer.StatusCode != http.StatusOK {
-				t.Errorf("who is signed in by %s is answered %s by %s", at.Config.Node, answer.Status, one.Config.Node)
+			for path, want := range map[string]int{"sessions": http.StatusOK, "refresh/" + refresh.Session.ID: http.StatusOK, "refresh/" + refresh.Session.ID + "x": http.StatusNotFound} {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, one.URL()+"/console/"+path, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Host = "clawjail.test"
+				r.Header.Set("X-Forwarded-For", "192.0.2.1")
+				for _, c := range cookies {
+					r.AddCookie(c)
+				}
+				answer, err := person.Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _ = answer.Body.Close(); answer.StatusCode != want {
+					t.Errorf("who is signed in by %s is answered %s by %s at %s", at.Config.Node, answer.Status, one.Config.Node, path)
+				}
 			}
 			if status, _, _ := post(one, "/console/sign-in", form, code); status != http.StatusUnauthorized {
 				t.Errorf("a link that was used is answered %d by %s", status, one.Config.Node)
