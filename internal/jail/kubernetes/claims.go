@@ -91,8 +91,9 @@ func (c *claims) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.change(func() { c.failed, c.failures = nil, 0 })
-	_, err = c.api.follow(ctx, fmt.Sprintf("%s&watch=true&resourceVersion=%s&timeoutSeconds=%d", c.path(), url.QueryEscape(version), int(followMost.Seconds())), func(object jsontext.Value, gone bool) (bool, error) {
+	path := fmt.Sprintf("%s&watch=true&resourceVersion=%s&timeoutSeconds=%d", c.path(), url.QueryEscape(version), int(followMost.Seconds()))
+	began := func() { c.change(func() { c.failed, c.failures = nil, 0 }) }
+	_, err = c.api.follow(ctx, path, began, func(object jsontext.Value, gone bool) (bool, error) {
 		return false, c.see(object, gone)
 	})
 	return err

@@ -22,7 +22,7 @@ import (
 // claimStore is an API server that has claims, and tells of their changes whoever watches.
 type claimStore struct {
 	mu       sync.Mutex
-	refuses  bool
+	refuses  string            // of the requests: GET, WATCH, DELETE
 	requests map[string]int    // by method, and WATCH
 	all      map[string]string // their Sandboxes
 	events   []string
@@ -36,11 +36,14 @@ type claimStore struct {
 func (s *claimStore) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	name := strings.TrimPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name=")
+	name, what := strings.TrimPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name="), r.Method
+	if r.URL.Query().Get("watch") != "" {
+		what = "WATCH"
+	}
 	switch {
-	case s.refuses:
+	case what == s.refuses:
 		w.WriteHeader(http.StatusForbidden)
-	case r.URL.Query().Get("watch") != "":
+	case what == "WATCH":
 		s.requests["WATCH"]++
 		cut := s.cut
 		for at, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion")); ; {
@@ -272,15 +275,29 @@ func TestClaimsAreKnownWhileAWatchSaysNothing(t *testing.T) {
 }
 
 func TestWhoMayNotFollowClaimsIsToldSo(t *testing.T) {
-	s, c := follows(t)
-	s.put("one", "box")
-	if _, err := c.sandbox(t.Context(), "one"); err != nil {
-		t.Fatal(err)
-	}
-	s.meanwhile(func() { s.refuses = true })
-	for _, err := range []error{c.remove(t.Context(), "one"), func() error { _, err := c.sandbox(t.Context(), "two"); return err }()} {
-		if problem.CodeOf(err) != problem.Forbidden {
-			t.Errorf("it is told %v", err)
-		}
+	for _, what := range []string{http.MethodGet, "WATCH"} {
+		t.Run(what, func(t *testing.T) {
+			s, c := follows(t)
+			testenv.Eventually(t, 5*time.Second, func() bool { return s.count("WATCH") == 1 }, "they are followed")
+			s.put("one", "box")
+			if _, err := c.sandbox(t.Context(), "one"); err != nil {
+				t.Fatal(err)
+			}
+			s.meanwhile(func() { s.refuses = what })
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			if _, err := c.sandbox(ctx, "two"); problem.CodeOf(err) != problem.Forbidden || ctx.Err() != nil {
+				t.Errorf("it is told %v", err)
+			}
+			s.meanwhile(func() { s.refuses = http.MethodDelete })
+			if err := c.remove(ctx, "one"); problem.CodeOf(err) != problem.Forbidden {
+				t.Errorf("who may not delete it is told %v", err)
+			}
+			s.meanwhile(func() { s.refuses, s.all["two"] = "", "later" })
+			testenv.Eventually(t, 5*time.Second, func() bool {
+				box, _ := c.sandbox(ctx, "two")
+				return box == "later"
+			}, "they are followed again")
+		})
 	}
 }

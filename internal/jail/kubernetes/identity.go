@@ -106,14 +106,7 @@ func (a *API) identify(ctx context.Context, namespace, token string, from netip.
 		id.Claim = owner.Name
 		return id, nil
 	}
-	var claim struct {
-		Meta   Meta `json:"metadata"`
-		Status struct {
-			Sandbox struct {
-				Name string `json:"name"`
-			} `json:"sandbox"`
-		} `json:"status"`
-	}
+	var claim claimSeen
 	if err := a.ask(ctx, http.MethodGet, object(extensionsGroup, namespace, "sandboxclaims", owner.Name), nil, &claim); err != nil {
 		return missing("the claim "+owner.Name, err)
 	}

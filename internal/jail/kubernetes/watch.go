@@ -25,7 +25,7 @@ const watchAgain = 100 * time.Millisecond
 func (a *API) watch(ctx context.Context, path, name string, see func(object jsontext.Value, gone bool) (enough bool, err error)) error {
 	query := url.Values{"watch": {"true"}, "fieldSelector": {"metadata.name=" + name}}
 	for {
-		enough, err := a.follow(ctx, path+"?"+query.Encode(), see)
+		enough, err := a.follow(ctx, path+"?"+query.Encode(), func() {}, see)
 		if enough || err != nil && ctx.Err() == nil {
 			return err
 		}
@@ -35,8 +35,8 @@ func (a *API) watch(ctx context.Context, path, name string, see func(object json
 	}
 }
 
-// follow is one request of watch.
-func (a *API) follow(ctx context.Context, path string, see func(jsontext.Value, bool) (bool, error)) (enough bool, err error) {
+// follow is one request of watch. It calls began when the API server has agreed to it.
+func (a *API) follow(ctx context.Context, path string, began func(), see func(jsontext.Value, bool) (bool, error)) (enough bool, err error) {
 	answer, err := a.send(ctx, a.streams, http.MethodGet, path, nil)
 	if err != nil {
 		return false, err
@@ -49,6 +49,7 @@ func (a *API) follow(ctx context.Context, path string, see func(jsontext.Value, 
 		}
 		return false, err
 	}
+	began()
 	events := &io.LimitedReader{R: answer.Body}
 	for d := jsontext.NewDecoder(events); ; {
 		events.N = maxAnswer // of each
