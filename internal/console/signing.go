@@ -66,7 +66,7 @@ func (c *Console) signIn(q *request) error {
 		return err
 	}
 	data := signInData{Form: f, Code: f.Get("code"), Next: local(f.Get("next"))}
-	if q.byWhoBegan(data.Code, []byte(f.Values.Encode())) {
+	if data.Code != "" && q.byWhoBegan(data.Code, []byte(f.Values.Encode())) {
 		return nil
 	}
 	var cookie string
