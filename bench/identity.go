@@ -126,5 +126,16 @@ func (b *bench) newLedger(ctx context.Context) *ledger {
 	b.atEnd(func() error { return log.Close(context.Background()) })
 	return &ledger{dir, log, must(grant.New(grant.Options{Store: rows, Keys: must(grant.OpenKeyring(filepath.Join(dir, "grants.key"), time.Now)),
 		Installation: "bench", RegistrableDomain: cookies.RegistrableDomain, Limits: grant.DefaultLimits(), Now: time.Now,
-		Audit: func(ctx context.Context, _ grant.Event) error { return ctx.Err() }}))}
+		Audit: unwritten{}}))}
 }
+
+// unwritten is an audit log that keeps nothing.
+type unwritten struct{ audit.Records }
+
+// Begin implements audit.Records.
+func (unwritten) Begin(ctx context.Context, _ audit.Intent) (audit.Pending, error) {
+	return unwritten{}, ctx.Err()
+}
+
+// End implements audit.Pending.
+func (unwritten) End(audit.Outcome) {}

@@ -34,7 +34,7 @@ type Options struct {
 	// Accounts has what agents may use of accounts.
 	Accounts Accounts
 	Store    Store
-	Audit    Records
+	Audit    audit.Records
 	// Agents and Docker are of the configuration.
 	Agents config.Agents
 	Docker config.Docker
@@ -97,12 +97,6 @@ type Store interface {
 type Gateway interface {
 	Admit(addr netip.Addr, who gateway.Caller) error
 	Forget(addr netip.Addr, jail string) error
-}
-
-// Records is the audit log.
-type Records interface {
-	Begin(ctx context.Context, in audit.Intent) (*audit.Pending, error)
-	BeginEnding(in audit.Intent) *audit.Pending
 }
 
 // Validate reports everything that is wrong.

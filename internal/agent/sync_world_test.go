@@ -215,7 +215,7 @@ func (l *land) begin() {
 	adminKey, err := identity.LoadAdminKey(filepath.Join(l.dir, "admin.key"))
 	l.must(err)
 	l.who, err = identity.Open(l.ctx, identity.Options{Store: l.db, Admin: adminKey, Now: l.clock, Recheck: time.Hour, Brake: identity.DefaultBrake(),
-		Audit: func(context.Context, identity.Event) error { return nil }})
+		Audit: l.log})
 	l.must(err)
 	text, err := os.ReadFile(filepath.Join(l.dir, "admin.key"))
 	l.must(err)
@@ -228,7 +228,7 @@ func (l *land) begin() {
 	keyring, err := grant.OpenKeyring(filepath.Join(l.dir, "grants.key"), l.clock)
 	l.must(err)
 	grants, err := grant.New(grant.Options{Store: l.db, Keys: keyring, Installation: "test", RegistrableDomain: cookies.RegistrableDomain,
-		Limits: grant.DefaultLimits(), Now: l.clock, Audit: func(context.Context, grant.Event) error { return nil }})
+		Limits: grant.DefaultLimits(), Now: l.clock, Audit: l.log})
 	l.must(err)
 	l.accounts, err = credential.New(credential.Options{Vault: l.vault, Grants: grants, Keyring: keyring, Identity: l.who, Audit: l.log, Sessions: noSessions{}, Now: l.clock})
 	l.must(err)

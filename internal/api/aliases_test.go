@@ -138,7 +138,7 @@ func TestTidesAreWhatWentThroughTheGateway(t *testing.T) {
 	}
 	var asked audit.Filter
 	d := newDoor(t, func(o *Options) {
-		o.Audit = noLog{list: func(f audit.Filter) ([]audit.Row, error) {
+		o.Audit = &noLog{list: func(f audit.Filter) ([]audit.Row, error) {
 			asked = f
 			return rows, nil
 		}}

@@ -15,7 +15,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/clawjail/clawjail/internal/audit"
-	"github.com/clawjail/clawjail/internal/audit/auditor"
+	"github.com/clawjail/clawjail/internal/auditor"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -30,12 +30,11 @@ const lineTimeout = 30 * time.Second
 // endTimeout bounds it once the stream is to end.
 const endTimeout = time.Second
 
-// AuditLog is the audit log as it is read. *audit.Log is one.
+// AuditLog is the audit log as it is written and read. *audit.Log is one.
 type AuditLog interface {
+	audit.Records
 	List(ctx context.Context, f audit.Filter) ([]audit.Row, error)
 	Tail(ctx context.Context, f audit.Filter, follow bool) iter.Seq2[audit.Row, error]
-	Event(ctx context.Context, e audit.Event) error
-	Note(e audit.Event)
 }
 
 type exportInput struct {

@@ -50,7 +50,7 @@ func TestRecordsAreThoseOfTheCallersTenant(t *testing.T) {
 func TestAQueryArrives(t *testing.T) {
 	var got audit.Filter
 	d := newDoor(t, func(o *Options) {
-		o.Audit = noLog{list: func(f audit.Filter) ([]audit.Row, error) { got = f; return nil, nil }}
+		o.Audit = &noLog{list: func(f audit.Filter) ([]audit.Row, error) { got = f; return nil, nil }}
 	})
 	values := url.Values{"tenant": {"acme"}, "action": {"grant.issue"}, "actor": {"operator:x"}, "session": {"s"}, "jail": {"j"}, "phase": {"intent"},
 		"result": {"ok"}, "ref": {"r"}, "node": {"n"}, "since": {"2026-01-02T03:04:05Z"}, "until": {"2026-01-02T03:04:06.5Z"}, "after_seq": {"7"}, "limit": {"9"}}
@@ -104,8 +104,8 @@ func TestAStreamThatFailsIsBrokenOff(t *testing.T) {
 	long := row
 	long.Detail = []byte(`{"x":"` + strings.Repeat("x", 100<<10) + `"}`) // more than is kept back before it is sent
 	failing := errors.New("secret cause")
-	tail := func(before int) noLog {
-		return noLog{tail: func(_ context.Context, _ bool, yield func(audit.Row, error) bool) {
+	tail := func(before int) *noLog {
+		return &noLog{tail: func(_ context.Context, _ bool, yield func(audit.Row, error) bool) {
 			for range before {
 				if !yield(row, nil) {
 					return

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/credential"
@@ -276,26 +277,21 @@ func (f *fakeCredentials) PutSecret(_ context.Context, _ identity.Principal, nam
 	return f.fail
 }
 
-// Note implements AuditLog.
-func (noLog) Note(audit.Event) {}
-
-// Event implements AuditLog.
-func (noLog) Event(context.Context, audit.Event) error { return nil }
-
 // noLog is an audit log without records.
 type noLog struct {
+	audittest.Log
 	list func(audit.Filter) ([]audit.Row, error)
 	tail func(ctx context.Context, follow bool, yield func(audit.Row, error) bool)
 }
 
-func (n noLog) List(_ context.Context, f audit.Filter) ([]audit.Row, error) {
+func (n *noLog) List(_ context.Context, f audit.Filter) ([]audit.Row, error) {
 	if n.list == nil {
 		return nil, nil
 	}
 	return n.list(f)
 }
 
-func (n noLog) Tail(ctx context.Context, _ audit.Filter, follow bool) iter.Seq2[audit.Row, error] {
+func (n *noLog) Tail(ctx context.Context, _ audit.Filter, follow bool) iter.Seq2[audit.Row, error] {
 	return func(yield func(audit.Row, error) bool) {
 		if n.tail != nil {
 			n.tail(ctx, follow, yield)
@@ -343,7 +339,7 @@ func newDoor(t testing.TB, change ...func(*Options)) *door {
 	d := &door{key: goodKey, sessions: &fakeSessions{}, credentials: &fakeCredentials{}, egress: &fakeEgress{}, clock: time.Unix(1_700_000_000, 0)}
 	d.identity = &fakeIdentity{key: d.key, held: map[int]context.CancelCauseFunc{}}
 	o := Options{
-		Sessions: d.sessions, Identity: d.identity, Credentials: d.credentials, Egress: d.egress, Audit: noLog{}, Rows: fakeRows{},
+		Sessions: d.sessions, Identity: d.identity, Credentials: d.credentials, Egress: d.egress, Audit: new(noLog), Rows: fakeRows{},
 		Verify:  func(context.Context) (audit.Report, error) { return audit.Report{}, nil },
 		Version: "v1.2.3", Listen: netip.MustParseAddrPort("127.0.0.1:18780"),
 		Now:  func() time.Time { return d.clock.Add(time.Duration(d.later.Load())) },

@@ -72,13 +72,6 @@ type world struct {
 	rule, service, provider, access string // acme's
 }
 
-// recorder is an audit log as a service takes it.
-type recorder struct{ *audit.Log }
-
-func (r recorder) Begin(ctx context.Context, in audit.Intent) (session.Record, error) {
-	return r.Log.Begin(ctx, in)
-}
-
 // noNotes keeps no checkpoint.
 type noNotes struct{}
 
@@ -118,9 +111,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	keyring, err := grant.OpenKeyring(own("grants.key"), time.Now)
 	must(err)
 	grants, err := grant.New(grant.Options{Store: db, Keys: keyring, Installation: "test", RegistrableDomain: cookies.RegistrableDomain,
-		Limits: grant.DefaultLimits(), Now: time.Now, Audit: func(ctx context.Context, e grant.Event) error {
-			return w.log.Event(ctx, audit.Event{Action: e.Action, Result: audit.Result(e.Result), Tenant: e.Tenant, Actor: e.Actor, Target: e.Grant})
-		}})
+		Limits: grant.DefaultLimits(), Now: time.Now, Audit: w.log})
 	must(err)
 	admin, err := identity.LoadAdminKey(own("admin.key"))
 	must(err)
@@ -128,9 +119,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	must(err)
 	w.keys["admin"] = strings.TrimSpace(string(text))
 	w.identity, err = identity.Open(ctx, identity.Options{Store: db, Admin: admin, Now: time.Now, Recheck: time.Hour, Brake: identity.DefaultBrake(),
-		Audit: func(ctx context.Context, e identity.Event) error {
-			return w.log.Event(ctx, audit.Event{Action: e.Action, Result: audit.Result(e.Result), Tenant: e.Tenant, Actor: e.Actor, Target: e.Target})
-		}})
+		Audit: w.log})
 	must(err)
 	closing(func() error { w.identity.Close(); return nil })
 	w.admin, err = w.identity.Authenticate(ctx, w.keys["admin"], netip.Addr{})
@@ -154,7 +143,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 		Database: db, DatabaseKind: "embedded", Node: "n1", Version: "v1.2.3"})
 	must(err)
 	must(db.StartNode(ctx, store.Node{Name: "n1", Run: "r"}, "", 0))
-	nodes := &peer.Nodes{Self: "n1", Store: db, Identity: w.identity, Audit: recorder{w.log}, Changed: func(bool) {}, Leaving: func(context.Context) (map[string]int, error) { return nil, nil },
+	nodes := &peer.Nodes{Self: "n1", Store: db, Identity: w.identity, Audit: w.log, Changed: func(bool) {}, Leaving: func(context.Context) (map[string]int, error) { return nil, nil },
 		Sessions: func(context.Context, identity.Principal) ([]session.Session, error) { return nil, nil }}
 	o := Options{
 		Status: doing, Nodes: nodes,

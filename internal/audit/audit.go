@@ -92,6 +92,32 @@ type Event struct {
 	Detail  Detail
 }
 
+// Records is an audit log for those who write to it. A [Log] is one, and says what its methods do.
+type Records interface {
+	Begin(ctx context.Context, i Intent) (Pending, error)
+	BeginEnding(i Intent) Pending
+	Event(ctx context.Context, e Event) error
+	Note(e Event)
+}
+
+// Pending is something that is being done.
+type Pending interface {
+	// End records the outcome, and never waits for the database. Only the first call counts, so that an early
+	// `defer p.End(Outcome{Result: Failed})` stands for every way out that says nothing better.
+	End(o Outcome)
+}
+
+// Do writes down what is about to be done, does it, and writes down what came of it. What cannot be written down is not done.
+func Do(ctx context.Context, r Records, i Intent, do func() error) error {
+	p, err := r.Begin(ctx, i)
+	if err != nil {
+		return fmt.Errorf("record %s: %w", i.Action, err)
+	}
+	err = do()
+	p.End(OutcomeOf(err, nil))
+	return err
+}
+
 // Checkpointer keeps signed notes where the writer of the log cannot change them; [checkpoint.File] is one. It may be
 // given a note twice.
 type Checkpointer interface {
@@ -278,7 +304,7 @@ func (l *Log) Status() Status {
 // Begin writes the intent, and returns when it survives the loss of power. On error the action must not be done: with
 // the code audit_unavailable the record could not be written, or its tenant or agent has no room for records left; with canceled or timeout the caller's context ended
 // first. The caller gives the outcome to [Pending.End].
-func (l *Log) Begin(ctx context.Context, i Intent) (*Pending, error) {
+func (l *Log) Begin(ctx context.Context, i Intent) (Pending, error) {
 	row, err := intentRow(i)
 	if err != nil {
 		return nil, fmt.Errorf("audit %s: %w", i.Action, err)
@@ -290,7 +316,7 @@ func (l *Log) Begin(ctx context.Context, i Intent) (*Pending, error) {
 	if err := l.await(ctx, newEntry(row, kindIntent)); err != nil {
 		return nil, err
 	}
-	return &Pending{log: l, intent: row}, nil
+	return &pending{log: l, intent: row}, nil
 }
 
 // Event writes one record, and returns when it survives the loss of power; errors are those of Begin.
@@ -323,13 +349,13 @@ func (l *Log) Note(e Event) {
 // BeginEnding is Begin for what must happen even when it cannot be recorded in time: closing, revoking, killing,
 // reaping. It never fails, and waits only for a moment. It takes no context, because nothing may stop it. Of a tenant
 // without room for records, the same ending again is only counted.
-func (l *Log) BeginEnding(i Intent) *Pending {
+func (l *Log) BeginEnding(i Intent) Pending {
 	row := mend(intentRow(i))
 	now := l.options.Now()
 	counted := l.quota.check(row) != nil && l.repeats.again(row, now)
 	stamp(&row, now)
 	e := newEntry(row, kindEnding)
-	p := &Pending{log: l, intent: row}
+	p := &pending{log: l, intent: row}
 	if counted {
 		p.ended.Store(true)
 		return p
@@ -350,19 +376,15 @@ func (l *Log) BeginEnding(i Intent) *Pending {
 	return p
 }
 
-// Pending is something that is being done.
-type Pending struct {
+// pending is something that is being done.
+type pending struct {
 	log    *Log
 	intent store.AuditRow
 	ended  atomic.Bool
 }
 
-// ID is the ID of the intent.
-func (p *Pending) ID() string { return p.intent.ID }
-
-// End records the outcome, and never waits for the database. Only the first call counts, so that an early
-// `defer p.End(Outcome{Result: Failed})` stands for every way out that says nothing better.
-func (p *Pending) End(o Outcome) {
+// End implements [Pending].
+func (p *pending) End(o Outcome) {
 	if !p.ended.CompareAndSwap(false, true) {
 		return
 	}

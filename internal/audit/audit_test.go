@@ -30,7 +30,7 @@ func TestAnIntentIsInTheDatabaseWhenBeginReturnsAndItsOutcomeFollows(t *testing.
 	}
 	rows := w.store.all()
 	wantRows(t, rows, "intent session.open ")
-	if r := rows[0]; r.ID != p.ID() || r.Seq != 1 || r.Target != "https://example.com:8443/a" ||
+	if r := rows[0]; r.ID != idOf(p) || r.Seq != 1 || r.Target != "https://example.com:8443/a" ||
 		string(r.Detail) != `{"cookie_count":3,"domains":["example.com"]}` {
 		t.Errorf("got %+v", r)
 	}
@@ -39,7 +39,7 @@ func TestAnIntentIsInTheDatabaseWhenBeginReturnsAndItsOutcomeFollows(t *testing.
 	w.close(l)
 	rows = w.store.all()
 	wantRows(t, rows, "intent session.open ", "outcome session.open refused")
-	if r := rows[1]; r.Ref != p.ID() || r.Actor != "operator:1" || r.Session != "s1" || r.Jail != "b00001" {
+	if r := rows[1]; r.Ref != idOf(p) || r.Actor != "operator:1" || r.Session != "s1" || r.Jail != "b00001" {
 		t.Errorf("got %+v", r)
 	}
 	w.sound()

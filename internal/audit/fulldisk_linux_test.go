@@ -73,7 +73,7 @@ func TestAFullDiskStopsActionsAndNoEnding(t *testing.T) {
 	}
 	full := fill(t, dir)
 	for n := 0; err == nil && n < 100_000; n++ { // the database has some space of its own
-		var p *Pending
+		var p Pending
 		if p, err = l.Begin(t.Context(), Intent{Action: "session.open"}); err == nil {
 			p.End(Outcome{Result: OK})
 		}
@@ -83,7 +83,7 @@ func TestAFullDiskStopsActionsAndNoEnding(t *testing.T) {
 	for range 20 {
 		p := l.BeginEnding(Intent{Action: "session.close", Session: "s1"})
 		p.End(Outcome{Result: OK})
-		pending = append(pending, p.ID())
+		pending = append(pending, idOf(p))
 	}
 	before.End(Outcome{Result: Failed})
 	testenv.Eventually(t, 10*time.Second, func() bool { return l.Status().Spilled >= 41 }, "the endings are not in the file")

@@ -74,7 +74,7 @@ func child(mode string) {
 					request(l, mode == "acted first", held && n == heldAfter)
 				case n < 30: // all of them have a place in the file
 					p := l.BeginEnding(Intent{Action: "session.close", Session: fmt.Sprint(i)})
-					fmt.Fprintln(os.Stdout, p.ID())
+					fmt.Fprintln(os.Stdout, idOf(p))
 				default:
 					time.Sleep(time.Minute) // until it is killed
 				}

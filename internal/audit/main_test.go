@@ -96,7 +96,9 @@ func (w *world) settled(l *Log, rows int) {
 	}
 }
 
-func (w *world) begin(l *Log, action string) *Pending {
+func idOf(p Pending) string { return p.(*pending).intent.ID }
+
+func (w *world) begin(l *Log, action string) Pending {
 	w.t.Helper()
 	p, err := l.Begin(context.Background(), Intent{Action: action, Tenant: "default", Actor: "admin"})
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -96,7 +97,7 @@ func (h *house) issuing(use func(*grant.Issuer, store.Store)) {
 	db, err := open.Open(h.t.Context(), "", h.c.DataDir)
 	h.must(err)
 	issuer, err := grant.New(grant.Options{Store: db, Keys: keys, Installation: "clawjail", RegistrableDomain: func(host string) (string, error) { return host, nil },
-		Limits: grant.DefaultLimits(), Now: time.Now, Audit: func(context.Context, grant.Event) error { return nil }})
+		Limits: grant.DefaultLimits(), Now: time.Now, Audit: new(audittest.Log)})
 	h.must(err)
 	use(issuer, db)
 	h.must(db.Close())

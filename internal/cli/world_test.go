@@ -22,7 +22,6 @@ import (
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/config"
-	"github.com/clawjail/clawjail/internal/controlplane"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
@@ -106,7 +105,7 @@ func start(data string) (w *world, end func() error, err error) {
 	}
 	grants, err := grant.New(grant.Options{Store: db, Keys: keyring, Installation: "test",
 		RegistrableDomain: cookies.RegistrableDomain,
-		Limits:            grant.DefaultLimits(), Now: time.Now, Audit: controlplane.Records{Log: log}.Grant})
+		Limits:            grant.DefaultLimits(), Now: time.Now, Audit: log})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -114,7 +113,7 @@ func start(data string) (w *world, end func() error, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	people, err := identity.Open(ctx, identity.Options{Store: db, Admin: admin, Now: time.Now, Audit: controlplane.Records{Log: log}.Identity,
+	people, err := identity.Open(ctx, identity.Options{Store: db, Admin: admin, Now: time.Now, Audit: log,
 		Recheck: identity.DefaultRecheck, Brake: identity.DefaultBrake()})
 	if err != nil {
 		return nil, nil, err

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/audit"
-	"github.com/clawjail/clawjail/internal/audit/auditor"
+	"github.com/clawjail/clawjail/internal/auditor"
 	"github.com/clawjail/clawjail/internal/identity"
 )
 

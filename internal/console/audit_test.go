@@ -207,7 +207,7 @@ func TestARecordShowsWhatWasToBeDoneAndWhatCameOfIt(t *testing.T) {
 	w := newWorld(t)
 	pending, err := w.log.Begin(w.ctx, audit.Intent{Action: "grant.issue", Tenant: "acme", Actor: "admin", Detail: audit.NewDetail(audit.Fields{"asked": hostile})})
 	w.must(err)
-	at := "/console/audit/" + pending.ID()
+	at := "/console/audit/" + w.newest("grant.issue").ID
 	has(t, w.get("acme viewer", at), "There is no outcome yet")
 	pending.End(audit.Outcome{Result: audit.Failed, Detail: audit.NewDetail(audit.Fields{"code": "vault_locked"})})
 	w.events(0, audit.Event{})

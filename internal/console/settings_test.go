@@ -11,6 +11,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -118,6 +119,7 @@ func TestPolicyOfATenantIsForAdminsOfAll(t *testing.T) {
 		t.Fatal("the policy was changed by who may not")
 	}
 	p := w.post("admin", "/console/settings/tenants/acme/policy", "accounts", "forbidden")
+	w.events(0, audit.Event{}) // the record of it is written
 	shows(t, w.follow("admin", p), http.StatusOK, "can no longer open sessions with accounts", `badge bad">forbidden`, `data-label="Changed">admin, `)
 	if w.identity.OperatorMode(w.ctx, "acme") == nil {
 		t.Error("the policy was not changed")

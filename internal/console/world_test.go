@@ -107,9 +107,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	keyring, err := grant.OpenKeyring(own("grants.key"), time.Now)
 	must(err)
 	grants, err := grant.New(grant.Options{Store: db, Keys: keyring, Installation: "test", RegistrableDomain: cookies.RegistrableDomain,
-		Limits: grant.DefaultLimits(), Now: time.Now, Audit: func(ctx context.Context, e grant.Event) error {
-			return w.log.Event(ctx, audit.Event{Action: e.Action, Result: audit.Result(e.Result), Tenant: e.Tenant, Actor: e.Actor, Target: e.Grant})
-		}})
+		Limits: grant.DefaultLimits(), Now: time.Now, Audit: w.log})
 	must(err)
 	admin, err := identity.LoadAdminKey(own("admin.key"))
 	must(err)
@@ -117,9 +115,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	must(err)
 	w.keys["admin"] = strings.TrimSpace(string(text))
 	w.identity, err = identity.Open(ctx, identity.Options{Store: db, Admin: admin, Now: time.Now, Recheck: time.Hour, Brake: identity.DefaultBrake(),
-		Audit: func(ctx context.Context, e identity.Event) error {
-			return w.log.Event(ctx, audit.Event{Action: e.Action, Result: audit.Result(e.Result), Tenant: e.Tenant, Actor: e.Actor, Target: e.Target})
-		}})
+		Audit: w.log})
 	must(err)
 	closing(func() error { w.identity.Close(); return nil })
 	w.admin, err = w.identity.Authenticate(ctx, w.keys["admin"], netip.Addr{})

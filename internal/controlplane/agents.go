@@ -59,7 +59,7 @@ func DefaultDriver(d config.AgentDriver) string {
 func (p *plane) makeServers(ctx context.Context) (err error) {
 	p.servers, err = toolserver.New(toolserver.Options{
 		Quotas: p.Config.Quotas, Tenants: p.identity.Counted,
-		Driver: p.host, Keeper: p.host, Gateway: p.gateway.Gateway, Vault: p.vault, Store: p.store, Identity: p.identity, Audit: Records{p.audit}.pending,
+		Driver: p.host, Keeper: p.host, Gateway: p.gateway.Gateway, Vault: p.vault, Store: p.store, Identity: p.identity, Audit: p.audit,
 		Templates: func(ctx context.Context) ([]string, error) {
 			all, err := p.host.Templates(ctx)
 			names := make([]string, len(all))

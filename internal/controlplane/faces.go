@@ -47,7 +47,7 @@ func (p *plane) makeHealth(context.Context) (err error) {
 	if p.Config.Database == "" {
 		out.DatabaseKind, out.DatabaseDir = "embedded", hostd.DatabaseDir(p.Config)
 	}
-	p.nodes = &peer.Nodes{Self: p.node, Store: p.store, Identity: p.identity, Audit: Records{p.audit}, Changed: p.sessions.Drain, Leaving: p.agents.Leaving,
+	p.nodes = &peer.Nodes{Self: p.node, Store: p.store, Identity: p.identity, Audit: p.audit, Changed: p.sessions.Drain, Leaving: p.agents.Leaving,
 		Sessions: func(ctx context.Context, by identity.Principal) ([]session.Session, error) {
 			return p.allSessions().List(ctx, by, "", false)
 		}}

@@ -85,7 +85,7 @@ func (p *plane) openGrants(context.Context) (err error) {
 	limits := grant.DefaultLimits()
 	limits.DefaultTTL, limits.MaxTTL = p.Config.Grants.TTL, p.Config.Grants.MaxTTL
 	p.grants, err = grant.New(grant.Options{Store: p.store, Keys: p.keyring, Installation: issuer,
-		RegistrableDomain: cookies.RegistrableDomain, Limits: limits, Now: p.Now, Audit: Records{p.audit}.Grant, Begin: Records{p.audit}.BeginGrant})
+		RegistrableDomain: cookies.RegistrableDomain, Limits: limits, Now: p.Now, Audit: p.audit})
 	return err
 }
 
@@ -95,7 +95,7 @@ func (p *plane) openIdentity(ctx context.Context) error {
 		return err
 	}
 	p.identity, err = identity.Open(ctx, identity.Options{Store: p.store, Admin: admin, Quotas: p.Config.Quotas, Now: p.Now,
-		Audit: Records{p.audit}.Identity, Begin: Records{p.audit}.BeginIdentity, Recheck: identity.DefaultRecheck, Brake: identity.DefaultBrake()})
+		Audit: p.audit, Recheck: identity.DefaultRecheck, Brake: identity.DefaultBrake()})
 	if err != nil {
 		return fmt.Errorf("open what is known of operators and agents: %w", err)
 	}

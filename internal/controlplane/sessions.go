@@ -19,7 +19,7 @@ func (p *plane) makeSessions(context.Context) (err error) {
 		Driver: p.host, Gateway: &p.gateway, Templates: installed{p.host, p.Config.Kubernetes.On()}, Connect: session.Dialer(p.Config.Sessions.DialogWait),
 		Sessions: p.Config.Sessions, Quotas: p.Config.Quotas, Limits: p.Config.Limits, WarmPool: p.Config.WarmPool,
 		Proxy: p.proxy(), Policy: p.gateway.clean, ExtraCA: p.authorities, Unsandboxed: p.info.Unsandboxed,
-		Authority: p.identity, Records: Records{p.audit},
+		Authority: p.identity, Records: p.audit,
 		Accounts:   session.Accounts{Grants: p.grants, Vault: p.vault, Leases: p.store, Node: p.node, Logins: p.Config.Logins, Ask: p.book.AskForAccount},
 		Tag:        store.NodeTag(p.node),
 		Recordings: p.own("sessions"),
@@ -47,7 +47,7 @@ func (p *plane) makeAccounts(context.Context) (err error) {
 
 // makeTasks makes what reaches goals: with the models of the gateway, as agents outside of all jails have them.
 func (p *plane) makeTasks(context.Context) (err error) {
-	p.tasks, err = task.New(task.Options{Sessions: p.sessions, Identity: p.identity, Models: p.agentRoutes.models, Left: p.agents.Left, Views: p.view, Audit: Records{p.audit}.pending, Log: p.Log})
+	p.tasks, err = task.New(task.Options{Sessions: p.sessions, Identity: p.identity, Models: p.agentRoutes.models, Left: p.agents.Left, Views: p.view, Audit: p.audit, Log: p.Log})
 	return err
 }
 

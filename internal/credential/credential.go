@@ -33,12 +33,6 @@ type Authority interface {
 	AccountPermissions(ctx context.Context, tenant string) error
 }
 
-// Records is the audit log. *audit.Log is one.
-type Records interface {
-	Begin(ctx context.Context, i audit.Intent) (*audit.Pending, error)
-	BeginEnding(i audit.Intent) *audit.Pending
-}
-
 // Sessions has the browsers that accounts are captured from. *session.Service is one.
 type Sessions interface {
 	Get(ctx context.Context, by identity.Principal, id string) (session.Session, error)
@@ -59,7 +53,7 @@ type Options struct {
 	Grants   *grant.Issuer
 	Keyring  *grant.Keyring
 	Identity Authority
-	Audit    Records
+	Audit    audit.Records
 	Sessions Sessions
 	Now      func() time.Time
 	Log      *slog.Logger
@@ -107,11 +101,7 @@ func (s *Service) mayWith(ctx context.Context, by identity.Principal, op identit
 
 // record does something between its intent and its outcome.
 func (s *Service) record(ctx context.Context, by identity.Principal, op identity.Operation, tenant, session, target string, fields audit.Fields, do func() error) error {
-	pending, err := s.Audit.Begin(ctx, intent(by, op, tenant, session, target, fields))
-	if err != nil {
-		return err
-	}
-	return end(pending, do())
+	return audit.Do(ctx, s.Audit, intent(by, op, tenant, session, target, fields), do)
 }
 
 // ending does something that must not wait for its record.
@@ -123,7 +113,7 @@ func intent(by identity.Principal, op identity.Operation, tenant, session, targe
 	return audit.Intent{Action: string(op), Tenant: tenant, Actor: by.Actor(), Session: session, Target: target, Detail: audit.NewDetail(fields)}
 }
 
-func end(pending *audit.Pending, err error) error {
+func end(pending audit.Pending, err error) error {
 	pending.End(audit.OutcomeOf(err, nil))
 	return err
 }

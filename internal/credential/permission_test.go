@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/grant"
@@ -194,7 +195,7 @@ func TestRemovingAnAccountThatWasCutCanBeRepeated(t *testing.T) {
 	w.sessions.ended = nil
 	db := &stuck{w.db, errors.New("planted")}
 	w.Grants, err = grant.New(grant.Options{Store: db, Keys: w.Keyring, Installation: "test", RegistrableDomain: cookies.RegistrableDomain,
-		Limits: grant.DefaultLimits(), Now: time.Now, Audit: func(context.Context, grant.Event) error { return nil }})
+		Limits: grant.DefaultLimits(), Now: time.Now, Audit: new(audittest.Log)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -216,7 +216,7 @@ func (s step) intent() audit.Intent {
 
 // change does something between its intent and its outcome, and puts it into effect.
 func (b *Book) change(ctx context.Context, s step, do func() error) error {
-	var pending *audit.Pending
+	var pending audit.Pending
 	if s.ends {
 		pending = b.o.Audit.BeginEnding(s.intent())
 	} else {

@@ -340,7 +340,7 @@ type Way interface {
 type Options struct {
 	Store    Store
 	Identity Authority
-	Audit    Records
+	Audit    audit.Records
 	Now      func() time.Time
 	// Recheck is how often the entries are compared with the store, for what other processes change.
 	Recheck time.Duration
@@ -385,12 +385,4 @@ type Store interface {
 // Authority decides who may do what. *identity.Service is one.
 type Authority interface {
 	AuthorizeWith(ctx context.Context, p identity.Principal, op identity.Operation, object identity.Object) error
-}
-
-// Records is the audit log. *audit.Log is one.
-type Records interface {
-	Begin(ctx context.Context, i audit.Intent) (*audit.Pending, error)
-	BeginEnding(i audit.Intent) *audit.Pending
-	Event(ctx context.Context, e audit.Event) error
-	Note(e audit.Event)
 }

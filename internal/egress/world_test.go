@@ -106,7 +106,7 @@ type records struct {
 	fail error
 }
 
-func (r *records) Begin(ctx context.Context, i audit.Intent) (*audit.Pending, error) {
+func (r *records) Begin(ctx context.Context, i audit.Intent) (audit.Pending, error) {
 	if r.fail != nil {
 		return nil, r.fail
 	}
@@ -155,7 +155,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	adminKey, err := identity.LoadAdminKey(own("admin.key"))
 	w.must(err)
 	w.who, err = identity.Open(w.ctx, identity.Options{Store: w.db, Admin: adminKey, Now: w.clock.Now, Recheck: time.Hour, Brake: identity.DefaultBrake(),
-		Audit: func(context.Context, identity.Event) error { return nil }})
+		Audit: w.log})
 	w.must(err)
 	t.Cleanup(w.who.Close)
 	text, err := os.ReadFile(own("admin.key"))

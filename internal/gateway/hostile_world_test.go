@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
@@ -91,7 +92,7 @@ func (w *whole) UseSecret(_ context.Context, _ vault.SecretName, _ vault.Destina
 // unasked stands for what the Book asks only when operators change something.
 type unasked struct {
 	egress.Authority
-	egress.Records
+	audit.Records
 }
 
 // isPublic are the addresses that stand for the Internet in these tests.

@@ -17,8 +17,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -63,29 +65,6 @@ func DefaultLimits() Limits {
 	return Limits{DefaultTTL: 10 * time.Minute, MaxTTL: MostTTL, MaxDomains: 20, MaxEgressDomains: 50, Keep: 30 * 24 * time.Hour}
 }
 
-// Event is something to write down. It holds no token.
-type Event struct {
-	Action  string // grant.issue, grant.revoke, grant.refuse
-	Result  string // ok, failed, refused
-	Tenant  string
-	Actor   string // operator:ID and the like
-	Session string
-	Grant   string // its ID; empty when the token did not say in a way that can be believed
-	Code    string // of a refusal
-	Domains []string
-	// EgressDomains, Access and ExpiresAt are what a new grant permits besides.
-	EgressDomains []string
-	Access        string
-	ExpiresAt     time.Time
-}
-
-// The results of an event.
-const (
-	resultOK      = "ok"
-	resultFailed  = "failed"
-	resultRefused = "refused"
-)
-
 // Store keeps grants, and permissions as entries. A store.Store is one.
 type Store interface {
 	store.Grants
@@ -103,12 +82,7 @@ type Options struct {
 	RegistrableDomain func(host string) (string, error)
 	Limits            Limits
 	Now               func() time.Time
-	// Audit writes an event down before it returns. A grant is issued only after its event was written; when making
-	// it did not work, a second event says so. Revoking happens whatever Audit returns, and a refusal stays one.
-	Audit func(ctx context.Context, e Event) error
-	// Begin writes an action down before it is done, and end what came of it: ok or failed. Without it, Audit is called
-	// with ok before, and with failed after what did not work.
-	Begin func(ctx context.Context, e Event) (end func(result string), err error)
+	Audit             audit.Records
 }
 
 // Validate reports everything that is wrong.
@@ -188,16 +162,23 @@ func (i *Issuer) Revoke(ctx context.Context, tenant, id, by string) (Grant, erro
 	if err != nil {
 		return Grant{}, fmt.Errorf("revoke a grant: %w", err)
 	}
-	if err := i.o.Store.RevokeGrant(ctx, id, by, store.Microsecond(i.o.Now())); err != nil {
+	err = i.o.Store.RevokeGrant(ctx, id, by, store.Microsecond(i.o.Now()))
+	intent := audit.Intent{Action: "grant.revoke", Tenant: g.Tenant, Actor: by, Target: id, Session: g.UsedBy, Detail: detail(g.Domains, nil)}
+	i.o.Audit.BeginEnding(intent).End(audit.OutcomeOf(err, nil))
+	if err != nil {
 		return Grant{}, fmt.Errorf("revoke grant %s: %w", id, err)
 	}
-	event := Event{Action: "grant.revoke", Result: resultOK, Tenant: g.Tenant, Actor: by, Grant: id, Session: g.UsedBy, Domains: g.Domains}
-	auditErr := i.o.Audit(ctx, event)
-	g, err = i.o.Store.Grant(ctx, id)
-	if err := errors.Join(err, auditErr); err != nil {
+	if g, err = i.o.Store.Grant(ctx, id); err != nil {
 		return g, fmt.Errorf("grant %s is revoked: %w", id, err)
 	}
 	return g, nil
+}
+
+// detail is what is recorded of a grant, which is no token.
+func detail(domains []string, more audit.Fields) audit.Detail {
+	fields := audit.Fields{"domains": audit.Names(domains), "domain_count": len(domains)}
+	maps.Copy(fields, more)
+	return audit.NewDetail(fields)
 }
 
 // Tidy removes the rows of grants and permissions that expired longer ago than Keep, and says of how many grants. A token

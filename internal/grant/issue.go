@@ -3,11 +3,11 @@ package grant
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
@@ -41,31 +41,13 @@ func (i *Issuer) Issue(ctx context.Context, r Request) (Token, Grant, error) {
 	if err != nil {
 		return Token{}, Grant{}, fmt.Errorf("sign a grant: %w", err)
 	}
-	event := Event{Action: "grant.issue", Result: resultOK, Tenant: g.Tenant, Actor: g.Operator, Grant: g.ID, Domains: g.Domains, Session: g.Origin,
-		EgressDomains: g.EgressDomains, Access: g.Access, ExpiresAt: g.ExpiresAt}
-	end, err := i.begin(ctx, event)
-	if err != nil {
-		return Token{}, Grant{}, fmt.Errorf("record a grant: %w", err)
+	intent := audit.Intent{Action: "grant.issue", Tenant: g.Tenant, Actor: g.Operator, Target: g.ID, Session: g.Origin,
+		Detail: detail(g.Domains, audit.Fields{"access": g.Access, "expires_at": g.ExpiresAt.UTC().Format(time.RFC3339),
+			"egress_domains": audit.Names(g.EgressDomains), "egress_domain_count": len(g.EgressDomains)})}
+	if err := audit.Do(ctx, i.o.Audit, intent, func() error { return i.o.Store.CreateGrant(ctx, g) }); err != nil {
+		return Token{}, Grant{}, fmt.Errorf("keep a grant: %w", err)
 	}
-	if err := i.o.Store.CreateGrant(ctx, g); err != nil {
-		return Token{}, Grant{}, fmt.Errorf("keep a grant: %w", errors.Join(err, end(resultFailed)))
-	}
-	return token, g, end(resultOK)
-}
-
-// begin records what is about to be done. The function end returns an error when the outcome could not be recorded.
-func (i *Issuer) begin(ctx context.Context, e Event) (end func(result string) error, err error) {
-	if i.o.Begin != nil {
-		done, err := i.o.Begin(ctx, e)
-		return func(result string) error { done(result); return nil }, err
-	}
-	return func(result string) error {
-		if result == resultOK {
-			return nil // which the event has said
-		}
-		e.Result = result
-		return i.o.Audit(context.WithoutCancel(ctx), e)
-	}, i.o.Audit(ctx, e)
+	return token, g, nil
 }
 
 // row is the grant of a request, and what is wrong with it.

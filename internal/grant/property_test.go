@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
@@ -57,7 +58,7 @@ func (in *installation) start(t failer, n int) {
 	}
 	issuer, err := New(Options{
 		Store: db, Keys: keys, Installation: "ab12", RegistrableDomain: cookies.RegistrableDomain, Limits: DefaultLimits(),
-		Now: in.clock.now, Audit: func(context.Context, Event) error { return nil },
+		Now: in.clock.now, Audit: new(audittest.Log),
 	})
 	if err != nil {
 		t.Fatal(err)

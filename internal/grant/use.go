@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
@@ -47,7 +48,7 @@ type Want struct {
 func (i *Issuer) Verify(ctx context.Context, token Token, want Want) (Grant, error) {
 	g, err := i.verify(ctx, token, want)
 	if err != nil {
-		return Grant{}, i.recordRefusal(ctx, g, want, err)
+		return Grant{}, i.recordRefusal(g, want, err)
 	}
 	return g, nil
 }
@@ -63,7 +64,7 @@ func (i *Issuer) Use(ctx context.Context, token Token, want Want) (Grant, error)
 		g, err = i.markUsed(ctx, g, want)
 	}
 	if err != nil {
-		return Grant{}, i.recordRefusal(ctx, g, want, err)
+		return Grant{}, i.recordRefusal(g, want, err)
 	}
 	return g, nil
 }
@@ -194,26 +195,17 @@ func refusal(code string) *problem.Error {
 }
 
 // recordRefusal records a refusal and returns it. An error that is no refusal is recorded as a failure.
-func (i *Issuer) recordRefusal(ctx context.Context, g Grant, want Want, err error) error {
-	e := Event{
-		Action: "grant.refuse", Result: resultRefused, Tenant: want.Tenant, Actor: want.Actor, Session: want.Session,
-		Grant: g.ID, Code: problem.CodeOf(err),
-	}
+func (i *Issuer) recordRefusal(g Grant, want Want, err error) error {
+	var domains []string
 	for _, domain := range want.Domains[:min(len(want.Domains), i.o.Limits.MaxDomains)] {
-		e.Domains = append(e.Domains, texts.Quote(domain, 80)) // as it was sent, not canonical: a record of what was tried
+		domains = append(domains, texts.Quote(domain, 80)) // as it was sent, not canonical: a record of what was tried
 	}
-	p, ok := problem.As(err)
-	if !ok || !strings.HasPrefix(p.Code, "grant_") {
-		e.Result = resultFailed
+	code := problem.CodeOf(err)
+	e := audit.Event{Action: "grant.refuse", Result: audit.Refused, Tenant: want.Tenant, Actor: want.Actor, Session: want.Session, Target: g.ID,
+		Detail: detail(domains, audit.Fields{"code": code})}
+	if !strings.HasPrefix(code, "grant_") {
+		e.Result = audit.Failed
 	}
-	if auditErr := i.o.Audit(ctx, e); auditErr != nil {
-		auditErr = fmt.Errorf("record the refusal of a grant: %w", auditErr)
-		if ok {
-			out := *p
-			out.Err = errors.Join(p.Err, auditErr)
-			return &out
-		}
-		return errors.Join(err, auditErr)
-	}
+	i.o.Audit.Note(e)
 	return err
 }

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
@@ -43,33 +44,6 @@ func (c *clock) move(d time.Duration) {
 	c.at = c.at.Add(d)
 }
 
-// recorder is an audit log that can be out of order.
-type recorder struct {
-	mu     sync.Mutex
-	events []Event
-	fails  error
-}
-
-func (r *recorder) audit(_ context.Context, e Event) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.fails != nil {
-		return r.fails
-	}
-	r.events = append(r.events, e)
-	return nil
-}
-
-func (r *recorder) last(t *testing.T) Event {
-	t.Helper()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.events) == 0 {
-		t.Fatal("nothing was recorded")
-	}
-	return r.events[len(r.events)-1]
-}
-
 // world is an Issuer over a real database, with what a test changes about it.
 type world struct {
 	*Issuer
@@ -77,7 +51,7 @@ type world struct {
 	clock *clock
 	store store.Store
 	keys  *Keyring
-	log   *recorder
+	log   *audittest.Log
 }
 
 func openStore(t testing.TB, dir string) store.Store {
@@ -102,13 +76,13 @@ func openStore(t testing.TB, dir string) store.Store {
 func (w *world) options() Options {
 	return Options{
 		Store: w.store, Keys: w.keys, Installation: "ab12", RegistrableDomain: cookies.RegistrableDomain,
-		Limits: DefaultLimits(), Now: w.clock.now, Audit: w.log.audit,
+		Limits: DefaultLimits(), Now: w.clock.now, Audit: w.log,
 	}
 }
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{t: t, clock: &clock{at: noon}, log: &recorder{}, store: openStore(t, t.TempDir())}
+	w := &world{t: t, clock: &clock{at: noon}, log: new(audittest.Log), store: openStore(t, t.TempDir())}
 	var err error
 	if w.keys, err = OpenKeyring(filepath.Join(t.TempDir(), "grant.keys"), w.clock.now); err != nil {
 		t.Fatal(err)
@@ -157,15 +131,13 @@ func (w *world) refusal(token Token, want Want, code string) {
 		if p.Message == "" || p.Hint == "" {
 			w.t.Errorf("%s: %s has no message or no hint", name, code)
 		}
-		said := fmt.Sprintf("%v %+v %#v %v", err, p, p.Details, w.log.events)
+		said := fmt.Sprintf("%v %+v %#v %v", err, p, p.Details, w.log.All())
 		if text := token.Reveal(); text != "" && strings.Contains(said, text) {
 			w.t.Errorf("%s: the token is in %s", name, said)
 		}
-		w.log.mu.Lock()
-		if n := len(w.log.events); n == 0 || w.log.events[n-1].Action != "grant.refuse" || w.log.events[n-1].Code != code || w.log.events[n-1].Result != "refused" {
-			w.t.Errorf("%s: the refusal was not recorded: %+v", name, w.log.events)
+		if e := w.log.Last(w.t); e.Action != "grant.refuse" || e.Result != "refused" || !strings.Contains(e.Detail.String(), fmt.Sprintf(`"code":%q`, code)) {
+			w.t.Errorf("%s: the refusal was not recorded: %+v", name, e)
 		}
-		w.log.mu.Unlock()
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 // The layers, from the top. A path stands for the package and everything below it.
 var (
 	faces    = []string{"internal/cli", "internal/api", "internal/mcp", "internal/console"}
-	services = []string{"internal/session", "internal/credential", "internal/egress", "internal/agent", "internal/provision", "internal/gateway", "internal/toolserver", "internal/task", "internal/peer", "internal/metrics", "internal/health", "internal/supportbundle"}
+	services = []string{"internal/session", "internal/credential", "internal/egress", "internal/agent", "internal/provision", "internal/gateway", "internal/toolserver", "internal/task", "internal/peer", "internal/metrics", "internal/health", "internal/supportbundle", "internal/auditor"}
 	// wiring makes the control plane of all of these, and serves it.
 	wiring = []string{"internal/controlplane"}
 	// operations are what faces make of services: each is described once.

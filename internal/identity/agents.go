@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
@@ -47,7 +48,7 @@ func (s *Service) CreateAgentAs(ctx context.Context, by Principal, id, tenant, n
 	}
 	a := Agent{ID: id, Tenant: tenant, Name: name, CreatedAt: s.now()}
 	var key Key
-	err := s.Record(ctx, agentEvent(AgentCreate, by, a, a.ID), func() (err error) {
+	err := s.Record(ctx, agentIntent(AgentCreate, by, a, a.ID), func() (err error) {
 		if err := s.o.Store.CreateAgent(ctx, a); err != nil {
 			return err
 		}
@@ -104,7 +105,7 @@ func (s *Service) endAgent(ctx context.Context, by Principal, op Operation, tena
 	if err != nil {
 		return err
 	}
-	err = s.cutOff(ctx, agentEvent(op, by, a, a.ID), a.ID, func(p Principal) bool { return p.Kind == KindAgent && p.ID == a.ID },
+	err = s.cutOff(ctx, agentIntent(op, by, a, a.ID), a.ID, func(p Principal) bool { return p.Kind == KindAgent && p.ID == a.ID },
 		func(ctx context.Context) error { return write(ctx, a.ID) })
 	if err != nil {
 		return fmt.Errorf("end agent %s: %w", name, err)
@@ -118,7 +119,7 @@ func (s *Service) RestoreAgent(ctx context.Context, by Principal, tenant, name s
 	if err != nil {
 		return err
 	}
-	err = s.Record(ctx, agentEvent(AgentRestore, by, a, a.ID), func() error {
+	err = s.Record(ctx, agentIntent(AgentRestore, by, a, a.ID), func() error {
 		return s.denied.inTurn(ctx, func() error {
 			err := s.o.Store.RevokeAgent(ctx, a.ID, time.Time{})
 			if err == nil {
@@ -188,7 +189,7 @@ func (s *Service) rotateToken(ctx context.Context, by Principal, tenant, name st
 	}
 	var key Key
 	var fresh Token
-	err = s.Record(ctx, agentEvent(TokenRotate, by, a, a.ID), func() (err error) {
+	err = s.Record(ctx, agentIntent(TokenRotate, by, a, a.ID), func() (err error) {
 		old, err := s.o.Store.ListTokens(ctx, a.ID)
 		if err != nil {
 			return err
@@ -257,16 +258,16 @@ func (s *Service) RevokeToken(ctx context.Context, by Principal, tenant, name, i
 		if t.ID != id {
 			continue
 		}
-		e := agentEvent(TokenRevoke, by, a, t.ID)
-		e.KeyHint = t.Hint
+		i := agentIntent(TokenRevoke, by, a, t.ID)
+		i.Detail = Detail(map[string]string{"presented": t.Hint})
 		now := s.now()
-		err := s.cutOff(ctx, e, t.ID, isToken(t.ID), func(ctx context.Context) error { return s.o.Store.RevokeToken(ctx, t.ID, now) })
+		err := s.cutOff(ctx, i, t.ID, isToken(t.ID), func(ctx context.Context) error { return s.o.Store.RevokeToken(ctx, t.ID, now) })
 		if err != nil {
 			return fmt.Errorf("revoke token %s: %w", id, err)
 		}
 		return nil
 	}
-	return s.Refuse(ctx, by, TokenRevoke, id,
+	return s.Refuse(by, TokenRevoke, id,
 		problem.New(problem.NotFound, "list them: clawjail agent token ls "+name, "the agent %s has no token %q", name, texts.Clip(id, 80)))
 }
 
@@ -311,6 +312,6 @@ func (s *Service) agent(ctx context.Context, by Principal, op Operation, tenant,
 	return Agent{}, fmt.Errorf("look up an agent: %w", err)
 }
 
-func agentEvent(op Operation, by Principal, a Agent, target string) Event {
-	return Event{Action: string(op), Tenant: a.Tenant, Actor: by.Actor(), Target: target}
+func agentIntent(op Operation, by Principal, a Agent, target string) audit.Intent {
+	return audit.Intent{Action: string(op), Tenant: a.Tenant, Actor: by.Actor(), Target: target}
 }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -55,7 +56,7 @@ func (s *Service) Authenticate(ctx context.Context, presented string, remote net
 	}
 	if reason != "" {
 		s.Wrong(ctx, remote)
-		return Principal{}, s.unauthenticated(ctx, notGood(), reason, hint, remote)
+		return Principal{}, s.unauthenticated(notGood(), reason, hint, remote)
 	}
 	s.brake.right(remote, proxyOf(ctx))
 	return p, nil
@@ -82,7 +83,7 @@ func (s *Service) Braked(ctx context.Context, remote netip.Addr) error {
 	if !first {
 		return err
 	}
-	return s.unauthenticated(ctx, err, reasonBraked, "", remote)
+	return s.unauthenticated(err, reasonBraked, "", remote)
 }
 
 // Wrong counts something wrong that a place has presented. See [Service.Braked].
@@ -104,11 +105,8 @@ func RetryAfter(err error) (time.Duration, bool) {
 }
 
 // unauthenticated writes a refusal down. It stays one when that does not work.
-func (s *Service) unauthenticated(ctx context.Context, err *problem.Error, reason, hint string, remote netip.Addr) error {
-	e := Event{Action: "auth.refuse", Result: resultRefused, Reason: reason, KeyHint: hint, Remote: canonical(remote)}
-	if auditErr := s.o.Audit(ctx, e); auditErr != nil {
-		err.Err = fmt.Errorf("record the refusal of a key: %w", auditErr)
-	}
+func (s *Service) unauthenticated(err *problem.Error, reason, hint string, remote netip.Addr) error {
+	s.Note(audit.Event{Action: "auth.refuse", Detail: Detail(map[string]string{"reason": reason, "presented": hint, "remote": Address(remote)})})
 	return err
 }
 

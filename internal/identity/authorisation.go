@@ -2,9 +2,9 @@ package identity
 
 import (
 	"context"
-	"errors"
 	"slices"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -375,24 +375,21 @@ func forbidden(op Operation) error {
 }
 
 // Authorize is [Can], with a refusal written down.
-func (s *Service) Authorize(ctx context.Context, p Principal, op Operation, tenant string) error {
-	return s.Refuse(ctx, p, op, tenant, Can(p, op, tenant))
+func (s *Service) Authorize(_ context.Context, p Principal, op Operation, tenant string) error {
+	return s.Refuse(p, op, tenant, Can(p, op, tenant))
 }
 
 // AuthorizeWith is [CanWith], with a refusal written down.
-func (s *Service) AuthorizeWith(ctx context.Context, p Principal, op Operation, object Object) error {
-	return s.Refuse(ctx, p, op, object.Tenant, CanWith(p, op, object))
+func (s *Service) AuthorizeWith(_ context.Context, p Principal, op Operation, object Object) error {
+	return s.Refuse(p, op, object.Tenant, CanWith(p, op, object))
 }
 
 // Refuse writes a refusal down, if err is one: nil stays nil. It is one of the principal's tenant, whatever tenant was asked for: nobody else's log
 // is for strangers to fill. A principal that is refused all the time fills no log; see [audit.Log.Note].
-func (s *Service) Refuse(ctx context.Context, p Principal, op Operation, target string, err error) error {
+func (s *Service) Refuse(p Principal, op Operation, target string, err error) error {
 	if err == nil {
 		return nil
 	}
-	e := Event{Action: string(op), Result: resultRefused, Tenant: p.Tenant, Actor: p.Actor(), Target: texts.Clip(target, 80), Reason: problem.CodeOf(err)}
-	if auditErr := s.o.Audit(ctx, e); auditErr != nil {
-		return errors.Join(err, auditErr)
-	}
+	s.Note(audit.Event{Action: string(op), Tenant: p.Tenant, Actor: p.Actor(), Target: texts.Clip(target, 80), Detail: Detail(map[string]string{"reason": problem.CodeOf(err)})})
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/store"
@@ -572,7 +573,7 @@ func TestCloseWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &slow{entered: make(chan struct{}), letGo: make(chan struct{})}
 		s, err := Open(t.Context(), Options{
-			Store: db, Now: time.Now, Audit: (&recorder{}).audit, Recheck: time.Minute, Brake: DefaultBrake(),
+			Store: db, Now: time.Now, Audit: new(audittest.Log), Recheck: time.Minute, Brake: DefaultBrake(),
 		})
 		if err != nil {
 			t.Fatal(err)

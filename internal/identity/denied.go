@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/store"
 )
 
@@ -31,7 +32,7 @@ func newDenied() *denied { return &denied{ids: map[string]*denial{}, turn: make(
 
 // denial is a revocation that is to be written.
 type denial struct {
-	event  Event
+	intent audit.Intent
 	write  func(context.Context) error
 	failed bool // it could not be
 }
@@ -84,11 +85,11 @@ func (d *denied) has(p Principal) bool {
 
 // cutOff ends everything that matches, at once and whether that can be written or not. A caller whose end could not be written is
 // refused by this process all the same, which writes it when it can be.
-func (s *Service) cutOff(ctx context.Context, e Event, id string, match func(Principal) bool, write func(context.Context) error) error {
-	one := &denial{event: e, write: write}
+func (s *Service) cutOff(ctx context.Context, i audit.Intent, id string, match func(Principal) bool, write func(context.Context) error) error {
+	one := &denial{intent: i, write: write}
 	s.denied.set(id, one)
 	s.connections.cut(match)
-	return s.Ending(ctx, e, func() error {
+	return s.Ending(i, func() error {
 		err := write(ctx)
 		if err != nil {
 			s.denied.failed(one)
@@ -120,7 +121,6 @@ func (s *Service) writeAgain(ctx context.Context, id string) error {
 		return err
 	}
 	s.denied.done(id)
-	e := one.event
-	e.Result, e.Ending = resultOK, true
-	return s.o.Audit(ctx, e)
+	s.o.Audit.BeginEnding(one.intent).End(audit.Outcome{Result: audit.OK})
+	return nil
 }

@@ -19,12 +19,12 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
@@ -38,42 +38,14 @@ type Store interface {
 	store.Agents
 }
 
-// Event is something to write down. It holds no key.
-type Event struct {
-	Action string // an Operation, or auth.refuse
-	Result string // ok, failed, refused
-	Tenant string
-	Actor  string // see [Principal.Actor]; empty when nobody knows
-	Target string // what it was done to: an id or a name
-	// Reason says why something was refused, more exactly than the caller is told: unknown, expired, revoked,
-	// malformed, braked, forbidden, not_found.
-	Reason string
-	// KeyHint is the beginning of a key that was refused, as lists of keys show it; empty when it had the form of none.
-	KeyHint string
-	Remote  netip.Addr
-	// Facts are what was decided: a role, a policy.
-	Facts map[string]string
-	// Ending says that it has happened already and whatever comes of the record.
-	Ending bool
-}
-
-const (
-	resultOK      = "ok"
-	resultFailed  = "failed"
-	resultRefused = "refused"
-)
-
 // Options are what a Service needs.
 type Options struct {
 	Store Store
 	// Admin is the key of the installation's admin; the zero AdminKey is none.
 	Admin AdminKey
-	// Now and Audit are required. Audit writes an event down before it returns.
+	// Now and Audit are required.
 	Now   func() time.Time
-	Audit func(ctx context.Context, e Event) error
-	// Begin writes an action down before it is done, and end what came of it: ok or failed. Without it Audit is called
-	// with ok before, and with failed after what did not work.
-	Begin func(ctx context.Context, e Event) (end func(result string), err error)
+	Audit audit.Records
 	// Recheck is how often open connections are compared with the store; at least a second.
 	Recheck time.Duration
 	// Brake bounds guessing.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
@@ -47,7 +48,7 @@ func (s *Service) CreateOperator(ctx context.Context, by Principal, n NewOperato
 		ID: newID("op_"), Name: n.Name, Tenant: n.Tenant, Role: string(n.Role),
 		KeyHash: key.Hash(), KeyHint: key.Hint(), CreatedAt: s.now(), ExpiresAt: expires,
 	}
-	err := s.Record(ctx, operatorEvent(OperatorCreate, by, o), func() error { return s.o.Store.CreateOperator(ctx, o) })
+	err := s.Record(ctx, operatorIntent(OperatorCreate, by, o), func() error { return s.o.Store.CreateOperator(ctx, o) })
 	if err != nil {
 		return Key{}, Operator{}, fmt.Errorf("create operator %s: %w", n.Name, err)
 	}
@@ -72,7 +73,7 @@ func (s *Service) RotateOperator(ctx context.Context, by Principal, id string, l
 	fresh := old
 	fresh.ID, fresh.KeyHash, fresh.KeyHint = newID("op_"), key.Hash(), key.Hint()
 	fresh.CreatedAt, fresh.ExpiresAt, fresh.RevokedAt = s.now(), expires, time.Time{}
-	err = s.Record(ctx, operatorEvent(OperatorRotate, by, old), func() error {
+	err = s.Record(ctx, operatorIntent(OperatorRotate, by, old), func() error {
 		if err := s.o.Store.CreateOperator(ctx, fresh); err != nil {
 			return err
 		}
@@ -100,7 +101,7 @@ func (s *Service) RevokeOperator(ctx context.Context, by Principal, id string) e
 		return err
 	}
 	now := s.now()
-	err = s.cutOff(ctx, operatorEvent(OperatorRevoke, by, o), id, isOperator(id),
+	err = s.cutOff(ctx, operatorIntent(OperatorRevoke, by, o), id, isOperator(id),
 		func(ctx context.Context) error { return s.o.Store.RevokeOperator(ctx, id, now) })
 	if err != nil {
 		return fmt.Errorf("revoke operator %s: %w", id, err)
@@ -128,7 +129,7 @@ func (s *Service) operator(ctx context.Context, by Principal, op Operation, id s
 	o, err := s.o.Store.Operator(ctx, id)
 	switch {
 	case errors.Is(err, store.ErrNotFound), err == nil && !by.of(o.Tenant):
-		return Operator{}, s.Refuse(ctx, by, op, id,
+		return Operator{}, s.Refuse(by, op, id,
 			problem.New(problem.NotFound, "list them: clawjail operator ls", "there is no operator %q", texts.Clip(id, 80)))
 	case err != nil:
 		return Operator{}, fmt.Errorf("look up an operator: %w", err)
@@ -136,9 +137,9 @@ func (s *Service) operator(ctx context.Context, by Principal, op Operation, id s
 	return o, nil
 }
 
-func operatorEvent(op Operation, by Principal, o Operator) Event {
-	return Event{Action: string(op), Tenant: o.Tenant, Actor: by.Actor(), Target: o.ID, KeyHint: o.KeyHint,
-		Facts: map[string]string{"role": o.Role, "of_tenant": o.Tenant}}
+func operatorIntent(op Operation, by Principal, o Operator) audit.Intent {
+	return audit.Intent{Action: string(op), Tenant: o.Tenant, Actor: by.Actor(), Target: o.ID,
+		Detail: Detail(map[string]string{"presented": o.KeyHint, "role": o.Role, "of_tenant": o.Tenant})}
 }
 
 func isOperator(id string) func(Principal) bool {

@@ -2,55 +2,44 @@ package identity
 
 import (
 	"context"
-	"errors"
-	"fmt"
+	"net/netip"
+
+	"github.com/clawjail/clawjail/internal/audit"
 )
 
-// Record writes an event down and then does it; when that fails, the outcome says so. An act that cannot be written down is
-// not done.
-func (s *Service) Record(ctx context.Context, e Event, do func() error) error {
-	if s.o.Begin != nil {
-		end, err := s.o.Begin(ctx, e)
-		if err != nil {
-			return fmt.Errorf("record %s: %w", e.Action, err)
-		}
-		if err := do(); err != nil {
-			end(resultFailed)
-			return err
-		}
-		end(resultOK)
-		return nil
-	}
-	e.Result = resultOK
-	if err := s.o.Audit(ctx, e); err != nil {
-		return fmt.Errorf("record %s: %w", e.Action, err)
-	}
-	err := do()
-	if err == nil {
-		return nil
-	}
-	e.Result = resultFailed
-	return errors.Join(err, s.o.Audit(context.WithoutCancel(ctx), e))
+// Record writes down what is about to be done, and does it. An act that cannot be written down is not done.
+func (s *Service) Record(ctx context.Context, i audit.Intent, do func() error) error {
+	return audit.Do(ctx, s.o.Audit, i, do)
 }
 
 // Ending does something that must not wait for its record.
-func (s *Service) Ending(ctx context.Context, e Event, do func() error) error {
-	e.Result, e.Ending = resultOK, true
+func (s *Service) Ending(i audit.Intent, do func() error) error {
 	err := do()
-	if err != nil {
-		e.Result = resultFailed
-	}
-	if auditErr := s.o.Audit(ctx, e); auditErr != nil {
-		err = errors.Join(err, fmt.Errorf("%s is done and could not be recorded: %w", e.Action, auditErr))
-	}
+	s.o.Audit.BeginEnding(i).End(audit.OutcomeOf(err, nil))
 	return err
 }
 
-// Note writes down that something was refused. It stays refused when that does not work.
-func (s *Service) Note(ctx context.Context, e Event) error {
-	e.Result, e.Remote = resultRefused, canonical(e.Remote)
-	if err := s.o.Audit(ctx, e); err != nil {
-		return fmt.Errorf("record that %s was refused: %w", e.Action, err)
+// Note writes down that something was refused.
+func (s *Service) Note(e audit.Event) {
+	e.Result = audit.Refused
+	s.o.Audit.Note(e)
+}
+
+// Detail is what is recorded beside who did what: the fields that are not empty.
+func Detail(fields map[string]string) audit.Detail {
+	out := audit.Fields{}
+	for name, value := range fields {
+		if value != "" {
+			out[name] = value
+		}
 	}
-	return nil
+	return audit.NewDetail(out)
+}
+
+// Address is an address as it is recorded, and empty for none.
+func Address(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return canonical(a).String()
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
@@ -32,7 +33,7 @@ func (s *Service) CreateTenant(ctx context.Context, by Principal, id string, pol
 		return Tenant{}, err
 	}
 	t := Tenant{ID: id, CreatedAt: s.now(), ForbidOperatorMode: policy.ForbidOperatorMode, ForbidAccountPermissions: policy.ForbidAccountPermissions}
-	err := s.Record(ctx, Event{Action: string(TenantCreate), Tenant: id, Actor: by.Actor(), Target: id, Facts: policy.facts()}, func() error {
+	err := s.Record(ctx, audit.Intent{Action: string(TenantCreate), Tenant: id, Actor: by.Actor(), Target: id, Detail: policy.detail()}, func() error {
 		return s.o.Store.CreateTenant(ctx, t)
 	})
 	if errors.Is(err, store.ErrExists) {
@@ -77,7 +78,7 @@ func (s *Service) SetPolicy(ctx context.Context, by Principal, id string, change
 	policy := Policy{ForbidOperatorMode: t.ForbidOperatorMode, ForbidAccountPermissions: t.ForbidAccountPermissions}
 	change(&policy)
 	t.ForbidOperatorMode, t.ForbidAccountPermissions = policy.ForbidOperatorMode, policy.ForbidAccountPermissions
-	err = s.Record(ctx, Event{Action: string(TenantUpdate), Tenant: id, Actor: by.Actor(), Target: id, Facts: policy.facts()}, func() error {
+	err = s.Record(ctx, audit.Intent{Action: string(TenantUpdate), Tenant: id, Actor: by.Actor(), Target: id, Detail: policy.detail()}, func() error {
 		return s.o.Store.UpdateTenant(ctx, t)
 	})
 	if err != nil {
@@ -96,7 +97,7 @@ func (s *Service) DisconnectTenant(ctx context.Context, by Principal, id string)
 		return 0, err
 	}
 	ended := 0
-	err := s.Ending(ctx, Event{Action: string(TenantDisconnect), Tenant: id, Actor: by.Actor(), Target: id}, func() error {
+	err := s.Ending(audit.Intent{Action: string(TenantDisconnect), Tenant: id, Actor: by.Actor(), Target: id}, func() error {
 		ended = s.connections.cut(func(p Principal) bool { return p.Tenant == id })
 		return nil
 	})
@@ -104,9 +105,9 @@ func (s *Service) DisconnectTenant(ctx context.Context, by Principal, id string)
 }
 
 // facts are the policy as it is recorded.
-func (p Policy) facts() map[string]string {
-	return map[string]string{"forbid_operator_mode": strconv.FormatBool(p.ForbidOperatorMode),
-		"forbid_account_permissions": strconv.FormatBool(p.ForbidAccountPermissions)}
+func (p Policy) detail() audit.Detail {
+	return Detail(map[string]string{"forbid_operator_mode": strconv.FormatBool(p.ForbidOperatorMode),
+		"forbid_account_permissions": strconv.FormatBool(p.ForbidAccountPermissions)})
 }
 
 // CountTenants says how many tenants there are. The code is not_found when the named one is not among them.

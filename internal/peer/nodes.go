@@ -48,9 +48,7 @@ type Nodes struct {
 	Identity interface {
 		Authorize(ctx context.Context, by identity.Principal, op identity.Operation, tenant string) error
 	}
-	Audit interface {
-		Begin(ctx context.Context, in audit.Intent) (session.Record, error)
-	}
+	Audit audit.Records
 	// Sessions are those of all control planes.
 	Sessions func(ctx context.Context, by identity.Principal) ([]session.Session, error)
 	// Leaving are how many agents control planes have that others take over, by their names.
@@ -123,22 +121,19 @@ func (s *Nodes) Drain(ctx context.Context, by identity.Principal, name string, d
 	if err := s.Identity.Authorize(ctx, by, action, ""); err != nil {
 		return Node{}, err
 	}
-	pending, err := s.Audit.Begin(ctx, audit.Intent{Action: string(action), Actor: by.Actor(), Target: name})
+	err := audit.Do(ctx, s.Audit, audit.Intent{Action: string(action), Actor: by.Actor(), Target: name}, func() error {
+		err := s.Store.DrainNode(ctx, name, drain)
+		if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrInvalid) {
+			return problem.Wrap(err, problem.NotFound, "list them: clawjail node ls", "no control plane of that name runs")
+		}
+		if err == nil && name == s.Self {
+			s.Changed(drain)
+		}
+		return err
+	})
 	if err != nil {
 		return Node{}, err
 	}
-	err = s.Store.DrainNode(ctx, name, drain)
-	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrInvalid) {
-		err = problem.Wrap(err, problem.NotFound, "list them: clawjail node ls", "no control plane of that name runs")
-	}
-	if err != nil {
-		pending.End(audit.OutcomeOf(err, nil))
-		return Node{}, err
-	}
-	if name == s.Self {
-		s.Changed(drain)
-	}
-	pending.End(audit.OutcomeOf(nil, nil))
 	all, err := s.List(ctx, by)
 	for _, n := range all {
 		if n.Name == name {

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
@@ -38,23 +38,6 @@ type table struct{}
 func (table) Authorize(_ context.Context, by identity.Principal, op identity.Operation, tenant string) error {
 	return identity.CanWith(by, op, identity.Object{Tenant: tenant})
 }
-
-// records are the intents that were written down.
-type records struct {
-	fail    error
-	intents []audit.Intent
-	results []audit.Result
-}
-
-func (r *records) Begin(_ context.Context, in audit.Intent) (session.Record, error) {
-	if r.fail != nil {
-		return nil, r.fail
-	}
-	r.intents = append(r.intents, in)
-	return r, nil
-}
-
-func (r *records) End(o audit.Outcome) { r.results = append(r.results, o.Result) }
 
 var (
 	admin       = identity.Principal{Kind: identity.KindAdmin, ID: "admin", Role: identity.RoleAdmin}
@@ -106,7 +89,7 @@ func TestNodesAreLostWhenNothingIsHeardOfThem(t *testing.T) {
 }
 
 func TestAdminsOfAllDrainANode(t *testing.T) {
-	db, log := &rows{nodes: []store.Node{{Name: "other"}, {Name: "self"}}, now: time.Now()}, &records{}
+	db, log := &rows{nodes: []store.Node{{Name: "other"}, {Name: "self"}}, now: time.Now()}, new(audittest.Log)
 	var told []bool
 	s := &Nodes{Self: "self", Identity: table{}, Store: db, Audit: log, Changed: func(drain bool) { told = append(told, drain) },
 		Sessions: func(context.Context, identity.Principal) ([]session.Session, error) { return nil, nil },
@@ -116,14 +99,14 @@ func TestAdminsOfAllDrainANode(t *testing.T) {
 		n, err := s.Drain(t.Context(), by, name, drain)
 		return n.State, problem.CodeOf(err)
 	}
-	if _, code := drain(tenantAdmin, "self", true); code != problem.Forbidden || len(log.intents) > 0 {
-		t.Errorf("an admin of a tenant: %q, and on record is %v", code, log.intents)
+	if _, code := drain(tenantAdmin, "self", true); code != problem.Forbidden || len(log.Begun()) > 0 {
+		t.Errorf("an admin of a tenant: %q, and on record is %v", code, log.Begun())
 	}
-	log.fail = problem.New(problem.AuditUnavailable, "", "no")
+	log.Fail(problem.New(problem.AuditUnavailable, "", "no"))
 	if _, code := drain(admin, "self", true); code != problem.AuditUnavailable || !db.nodes[1].DrainingAt.IsZero() {
 		t.Errorf("what cannot be recorded: %q", code)
 	}
-	log.fail = nil
+	log.Fail(nil)
 	if _, code := drain(admin, "nobody", true); code != problem.NotFound {
 		t.Errorf("one that does not run: %q", code)
 	}
@@ -143,8 +126,8 @@ func TestAdminsOfAllDrainANode(t *testing.T) {
 		t.Errorf("it was told %v", told)
 	}
 	var actions []string
-	for n, in := range log.intents {
-		actions = append(actions, in.Action+" "+in.Target+" "+string(log.results[n]))
+	for _, e := range log.All() {
+		actions = append(actions, e.Action+" "+e.Target+" "+string(e.Result))
 	}
 	if want := []string{"node.drain nobody failed", "node.drain self ok", "node.drain other ok", "node.resume self ok"}; !slices.Equal(actions, want) {
 		t.Errorf("on record is %v, want %v", actions, want)

@@ -72,7 +72,7 @@ const releaseLimit = 5 * time.Second
 
 // permit does everything that comes before the jail: the record, and in an operator session grant and leases. It begins with what it can
 // refuse without changing anything.
-func (s *Service) permit(ctx context.Context, r *session) (Record, error) {
+func (s *Service) permit(ctx context.Context, r *session) (audit.Pending, error) {
 	if r.plan.mode == ModeRefresh {
 		return s.permitRefresh(ctx, r)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/cookies"
@@ -115,10 +116,7 @@ func (a *accounts) newIssuer(t testing.TB) *grant.Issuer {
 		t.Fatal(err)
 	}
 	issuer, err := grant.New(grant.Options{Store: a.db, Keys: keys, Installation: "ab12", RegistrableDomain: cookies.RegistrableDomain,
-		Limits: grant.DefaultLimits(), Now: time.Now, Audit: func(_ context.Context, e grant.Event) error {
-			records{a.world}.say("event %s %s %s", e.Action, e.Result, e.Code)
-			return nil
-		}})
+		Limits: grant.DefaultLimits(), Now: time.Now, Audit: new(audittest.Log)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ type attachment struct {
 	s       *Service
 	r       *session
 	by      identity.Principal
-	record  Record
+	record  audit.Pending
 	unwatch atomic.Pointer[func()] // what awaits the end of its principal's key
 
 	sent, refused atomic.Int64

@@ -627,7 +627,7 @@ func (w *world) options(change ...func(*Options)) Options {
 	o := Options{
 		Driver: driver{w}, Gateway: way{w}, Templates: w, Connect: w.connect,
 		Sessions: c.Sessions, Quotas: c.Quotas, Limits: c.Limits, WarmPool: config.WarmPool{Size: 0, MaxAge: time.Minute, Browser: config.BrowserShell},
-		Authority: rights{w}, Records: records{w}, Accounts: Accounts{Grants: noAccounts{}, Vault: noAccounts{}, Leases: noAccounts{}, Node: "n"},
+		Authority: rights{w}, Records: records{w: w}, Accounts: Accounts{Grants: noAccounts{}, Vault: noAccounts{}, Leases: noAccounts{}, Node: "n"},
 		Proxy: "http://10.9.0.1:3000", Policy: policy.PublicWeb(), Recordings: w.t.TempDir(),
 	}
 	for _, f := range change {

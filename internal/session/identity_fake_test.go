@@ -62,7 +62,10 @@ func (w *world) revoke() {
 }
 
 // records is an audit log in memory: one line per record.
-type records struct{ w *world }
+type records struct {
+	audit.Records
+	w *world
+}
 
 func (r records) say(format string, args ...any) {
 	r.w.mu.Lock()
@@ -72,7 +75,7 @@ func (r records) say(format string, args ...any) {
 	r.w.log = append(r.w.log, text)
 }
 
-func (r records) Begin(ctx context.Context, i audit.Intent) (Record, error) {
+func (r records) Begin(ctx context.Context, i audit.Intent) (audit.Pending, error) {
 	if err := errors.Join(i.Detail.Err(), r.w.step(ctx, "record "+i.Action)); err != nil {
 		return nil, err
 	}
@@ -80,7 +83,7 @@ func (r records) Begin(ctx context.Context, i audit.Intent) (Record, error) {
 	return &line{records: r, action: i.Action}, nil
 }
 
-func (r records) BeginEnding(i audit.Intent) Record {
+func (r records) BeginEnding(i audit.Intent) audit.Pending {
 	r.say("ending %s %s %s %s", i.Action, i.Tenant, i.Actor, i.Detail)
 	return &line{records: r, action: i.Action}
 }

@@ -39,7 +39,7 @@ type Live struct {
 	by     identity.Principal
 	live   LiveBrowser
 	viewer LiveViewer
-	record Record
+	record audit.Pending
 
 	ctx    context.Context // ends with the session, or with a cause of this viewer's
 	end    context.CancelCauseFunc

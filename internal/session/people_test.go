@@ -1,11 +1,11 @@
 package session
 
 import (
-	"context"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/identity"
 )
 
@@ -20,7 +20,7 @@ func (a *accounts) people(t testing.TB) *identity.Service {
 		t.Fatal(err)
 	}
 	who, err := identity.Open(t.Context(), identity.Options{Store: a.db, Admin: key, Now: time.Now, Recheck: identity.DefaultRecheck,
-		Brake: identity.DefaultBrake(), Audit: func(context.Context, identity.Event) error { return nil }})
+		Brake: identity.DefaultBrake(), Audit: new(audittest.Log)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -294,7 +294,7 @@ func (s *Service) seen(ctx context.Context, r *session, jar []cookies.Cookie, st
 }
 
 // permitRefresh records that somebody is about to log in.
-func (s *Service) permitRefresh(ctx context.Context, r *session) (Record, error) {
+func (s *Service) permitRefresh(ctx context.Context, r *session) (audit.Pending, error) {
 	r.policy = s.Policy
 	return s.Records.Begin(ctx, s.intent(r, r.by.Actor(), string(identity.SessionRefresh), r.plan.refresh, audit.Fields{"browser": string(r.plan.shape.build)}))
 }

@@ -35,6 +35,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/base/pace"
 	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/browser"
@@ -184,7 +185,7 @@ type Options struct {
 	Unsandboxed bool
 	// Authority decides who may do what, and Records is where it is written down.
 	Authority Authority
-	Records   Records
+	Records   audit.Records
 	// Accounts are for operator sessions.
 	Accounts Accounts
 	// Tag is what the ids of sessions begin with; see [store.NodeTag]. May be empty.

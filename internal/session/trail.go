@@ -14,19 +14,6 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// Records is the audit log as sessions write it.
-type Records interface {
-	// Begin writes down what is about to be done. On error it must not be done.
-	Begin(ctx context.Context, i audit.Intent) (Record, error)
-	// BeginEnding is Begin for an ending, which nothing may stop.
-	BeginEnding(i audit.Intent) Record
-	// Note writes down what has happened. It does not wait.
-	Note(e audit.Event)
-}
-
-// Record is something that is being done. Only its first End counts.
-type Record interface{ End(o audit.Outcome) }
-
 // Actions that are not an identity.Operation of a caller.
 const (
 	actionInject  = "session.inject"

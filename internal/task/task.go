@@ -54,9 +54,6 @@ type Identity interface {
 	Hold(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
 }
 
-// Begin records an intent. When it returns an error, the action must not be done; else end is called once with its outcome.
-type Begin func(ctx context.Context, in audit.Intent) (end func(audit.Outcome), err error)
-
 // Options are what a Service is made from. All are required.
 type Options struct {
 	Sessions Sessions
@@ -67,7 +64,7 @@ type Options struct {
 	Left func(context.Context, identity.Agent) (time.Duration, error)
 	// Views is what a caller of the gateway may.
 	Views func(gateway.Caller) *egress.View
-	Audit Begin
+	Audit audit.Records
 	Log   *slog.Logger
 }
 
@@ -158,13 +155,13 @@ func (s *Service) Run(ctx context.Context, by identity.Principal, r Request, tel
 	if err != nil {
 		return Result{}, orWhy(ctx, err)
 	}
-	end, err := s.Audit(ctx, audit.Intent{Action: string(identity.TaskRun), Tenant: who.Tenant, Actor: by.Actor(), Target: who.ID,
+	pending, err := s.Audit.Begin(ctx, audit.Intent{Action: string(identity.TaskRun), Tenant: who.Tenant, Actor: by.Actor(), Target: who.ID,
 		Detail: audit.NewDetail(audit.Fields{"model": m.name, "dialect": string(m.dialect)})})
 	if err != nil {
 		return Result{}, err
 	}
 	t := &running{s: s, by: who, plan: p, model: m, tell: tell, out: Result{Agent: who.ID, Model: m.name}}
-	defer func() { end(t.outcome(err)) }()
+	defer func() { pending.End(t.outcome(err)) }()
 	opened, err := s.Sessions.Open(ctx, who, p.session)
 	if err != nil {
 		return Result{}, orWhy(ctx, err)

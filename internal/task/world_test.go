@@ -319,18 +319,6 @@ func (w way) LastActivity(addr netip.Addr) time.Time {
 	return a.Last
 }
 
-type records struct{ *audit.Log }
-
-func (r records) Begin(ctx context.Context, i audit.Intent) (session.Record, error) {
-	p, err := r.Log.Begin(ctx, i)
-	if err != nil {
-		return nil, err
-	}
-	return p, nil
-}
-
-func (r records) BeginEnding(i audit.Intent) session.Record { return r.Log.BeginEnding(i) }
-
 // siteNames are those of the servers outside; the last is nobody's to reach.
 func siteNames() []string { return []string{"shop.example.com", "www.example.org", "evil.example.net"} }
 
@@ -375,18 +363,14 @@ func newWorld(t *testing.T) *world {
 	keyring, err := grant.OpenKeyring(own("grants.key"), time.Now)
 	must(err)
 	w.grants, err = grant.New(grant.Options{Store: db, Keys: keyring, Installation: "test", RegistrableDomain: cookies.RegistrableDomain,
-		Limits: grant.DefaultLimits(), Now: time.Now, Audit: func(ctx context.Context, e grant.Event) error {
-			return w.log.Event(ctx, audit.Event{Action: e.Action, Result: audit.Result(e.Result), Tenant: e.Tenant, Actor: e.Actor, Target: e.Grant})
-		}})
+		Limits: grant.DefaultLimits(), Now: time.Now, Audit: w.log})
 	must(err)
 	adminKey, err := identity.LoadAdminKey(own("admin.key"))
 	must(err)
 	text, err := os.ReadFile(own("admin.key"))
 	must(err)
 	w.identity, err = identity.Open(ctx, identity.Options{Store: db, Admin: adminKey, Now: time.Now, Recheck: time.Hour, Brake: identity.DefaultBrake(),
-		Audit: func(ctx context.Context, e identity.Event) error {
-			return w.log.Event(ctx, audit.Event{Action: e.Action, Result: audit.Result(e.Result), Tenant: e.Tenant, Actor: e.Actor, Target: e.Target})
-		}})
+		Audit: w.log})
 	must(err)
 	closing(func() error { w.identity.Close(); return nil })
 	known := func(key string) identity.Principal {
@@ -432,7 +416,7 @@ func newWorld(t *testing.T) *world {
 	driver := &here{t: t, proxy: listener.Addr().String(), jails: map[jail.Name]*hosted{}}
 	w.sessions, err = session.New(session.Options{Driver: driver, Gateway: way{exit}, Templates: driver, Connect: session.Dialer(time.Second),
 		Sessions: c.Sessions, Quotas: c.Quotas, Limits: c.Limits, Proxy: "http://" + driver.proxy, Policy: policy.PublicWeb(private...),
-		Authority: w.identity, Records: records{w.log}, Accounts: session.Accounts{Grants: w.grants, Vault: w.vault, Leases: db, Node: "n1"},
+		Authority: w.identity, Records: w.log, Accounts: session.Accounts{Grants: w.grants, Vault: w.vault, Leases: db, Node: "n1"},
 		Recordings: filepath.Join(dir, "recordings"), Log: log})
 	must(err)
 	closing(func() error { return w.sessions.Shutdown(context.Background()) })
@@ -464,14 +448,8 @@ func newWorld(t *testing.T) *world {
 		must(err)
 	}
 	w.Service, err = New(Options{Sessions: w.sessions, Identity: w.identity, Models: exit.Watched(gateway.SurfaceLLM, handler), Views: views, Log: log,
-		Left: func(context.Context, identity.Agent) (time.Duration, error) { return w.left, w.leftErr },
-		Audit: func(ctx context.Context, in audit.Intent) (func(audit.Outcome), error) {
-			p, err := w.log.Begin(ctx, in)
-			if err != nil {
-				return nil, err
-			}
-			return p.End, nil
-		}})
+		Left:  func(context.Context, identity.Agent) (time.Duration, error) { return w.left, w.leftErr },
+		Audit: w.log})
 	must(err)
 	return w
 }

@@ -165,12 +165,12 @@ func use[R any](ctx context.Context, s *Service, by identity.Principal, q questi
 	if known := s.catalogFor(server, tenant, by); known != nil && q.own(known) != "" {
 		target = q.own(known)
 	}
-	end, err := s.o.Audit(ctx, audit.Intent{Action: q.action, Tenant: tenant, Actor: by.Actor(), Target: q.target(target)})
+	pending, err := s.o.Audit.Begin(ctx, audit.Intent{Action: q.action, Tenant: tenant, Actor: by.Actor(), Target: q.target(target)})
 	if err != nil {
 		return nothing, err
 	}
 	outcome := audit.Outcome{Result: audit.Failed}
-	defer func() { end(outcome) }()
+	defer func() { pending.End(outcome) }()
 	r, err := i.acquire(ctx, by.Actor())
 	if err != nil {
 		return nothing, forCaller(by, err)

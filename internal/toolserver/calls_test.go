@@ -67,16 +67,18 @@ func TestACallIsRecordedBeforeItIsMade(t *testing.T) {
 	if got, err := w.call(agent(), "files__echo"); got != "called echo" || err != nil {
 		t.Fatalf("%q, %v", got, err)
 	}
-	if len(w.intents) != 2 || w.intents[0].Action != string(identity.ServerCall) || w.intents[0].Target != "files/files__echo" || w.intents[0].Actor != "agent:a_1" {
-		t.Errorf("the intents are %+v", w.intents)
+	if len(w.log.Begun()) != 2 || w.log.Begun()[0].Action != string(identity.ServerCall) || w.log.Begun()[0].Target != "files/files__echo" || w.log.Begun()[0].Actor != "agent:a_1" {
+		t.Errorf("the intents are %+v", w.log.Begun())
 	}
-	if _, err := w.call(agent(), "files__echo"); err != nil || w.intents[2].Target != "files/echo" {
-		t.Errorf("%v %+v", err, w.intents)
+	if _, err := w.call(agent(), "files__echo"); err != nil || w.log.Begun()[2].Target != "files/echo" {
+		t.Errorf("%v %+v", err, w.log.Begun())
 	}
-	if !slices.Equal(w.results, []audit.Result{audit.OK, audit.OK, audit.OK}) {
-		t.Errorf("the results are %v", w.results)
+	for _, e := range w.log.All() {
+		if e.Result != audit.OK {
+			t.Errorf("the record is %+v", e)
+		}
 	}
-	w.noAudit = problem.New(problem.AuditUnavailable, "", "no")
+	w.log.Fail(problem.New(problem.AuditUnavailable, "", "no"))
 	if _, err := w.call(agent(), "files__echo"); problem.CodeOf(err) != problem.AuditUnavailable {
 		t.Errorf("%v", err)
 	}

@@ -356,12 +356,12 @@ func (i *instance) startUp(ctx context.Context, cancel context.CancelFunc, wait 
 			release()
 		}
 	}()
-	end, err := i.s.o.Audit(ctx, audit.Intent{Action: "mcp_server.start", Tenant: i.key.tenant, Actor: actor, Target: i.key.name})
+	pending, err := i.s.o.Audit.Begin(ctx, audit.Intent{Action: "mcp_server.start", Tenant: i.key.tenant, Actor: actor, Target: i.key.name})
 	if err != nil {
 		return nil, nil, false, err
 	}
 	outcome := audit.Outcome{Result: audit.Failed}
-	defer func() { end(outcome) }()
+	defer func() { pending.End(outcome) }()
 	r, err := i.s.start(ctx, i.server, i.key.tenant)
 	if err != nil {
 		return nil, nil, true, err

@@ -16,7 +16,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
 
-	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/gateway"
@@ -159,9 +159,7 @@ type world struct {
 	knownFirst int
 	jails      map[jail.Name]*peer
 	ended      []jail.Name
-	intents    []audit.Intent
-	results    []audit.Result
-	noAudit    error
+	log        audittest.Log
 	admits     map[netip.Addr]gateway.Caller
 	opened     []jail.Name // admitted by the driver
 	given      []string    // what agents may use
@@ -183,7 +181,7 @@ func newWorld(t *testing.T, servers ...config.MCPServer) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(Options{Driver: w, Gateway: door{w}, Vault: w, Store: db, Identity: w, Audit: w.begin, ServersOf: func(string, string) []string { return w.given },
+	s, err := New(Options{Driver: w, Gateway: door{w}, Vault: w, Store: db, Identity: w, Audit: &w.log, ServersOf: func(string, string) []string { return w.given },
 		Servers: servers, Limits: config.Default().Agents.Limits, Proxy: "http://gateway:3000", Version: "1", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -208,20 +206,6 @@ func newWorld(t *testing.T, servers ...config.MCPServer) *world {
 		}
 	})
 	return w
-}
-
-func (w *world) begin(_ context.Context, in audit.Intent) (func(audit.Outcome), error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.noAudit != nil {
-		return nil, w.noAudit
-	}
-	w.intents = append(w.intents, in)
-	return func(o audit.Outcome) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.results = append(w.results, o.Result)
-	}, nil
 }
 
 // AuthorizeWith implements Authority with the real table.

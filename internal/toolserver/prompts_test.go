@@ -71,8 +71,8 @@ func TestPromptsAreOfferedAndGot(t *testing.T) {
 			t.Errorf("message %d is %q of %q", n, text, out.Messages[n].Role)
 		}
 	}
-	if at := slices.IndexFunc(w.intents, func(in audit.Intent) bool { return in.Action == "mcp_server.prompt" }); at < 0 || w.intents[at].Target != "files/with space" {
-		t.Errorf("recorded is %+v", w.intents)
+	if at := slices.IndexFunc(w.log.Begun(), func(in audit.Intent) bool { return in.Action == "mcp_server.prompt" }); at < 0 || w.log.Begun()[at].Target != "files/with space" {
+		t.Errorf("recorded is %+v", w.log.Begun())
 	}
 	for name, code := range map[string]string{"files__plain": "", "files__bad": problem.NotFound, "other__plain": problem.NotFound, "nosuch__plain": problem.NotFound,
 		"files__\n": problem.NotFound, "plain": problem.NotFound} {
@@ -167,8 +167,8 @@ func TestCompletionsComeFromTheServerThatIsMeant(t *testing.T) {
 		if v := out.Completion; len(v.Values) != maxCompletions || !v.HasMore || v.Total != 0 || !strings.Contains(v.Values[0], c.own) || !strings.Contains(v.Values[0], `"x":"y"`) || v.Values[1] != "v" {
 			t.Errorf("%+v: %+v", c.ref, v)
 		}
-		if !slices.ContainsFunc(w.intents, func(in audit.Intent) bool { return in.Action == "mcp_server.complete" && in.Target == c.target }) {
-			t.Errorf("recorded is %+v", w.intents)
+		if !slices.ContainsFunc(w.log.Begun(), func(in audit.Intent) bool { return in.Action == "mcp_server.complete" && in.Target == c.target }) {
+			t.Errorf("recorded is %+v", w.log.Begun())
 		}
 	}
 	if _, err := w.Complete(t.Context(), agent(), &sdk.CompleteParams{}); problem.CodeOf(err) != problem.BadRequest {

@@ -96,9 +96,9 @@ func TestResourcesAreOfferedAndRead(t *testing.T) {
 		t.Errorf("told was %q", told)
 	}
 	// It is on record, with what it is and without its query.
-	if at := slices.IndexFunc(w.intents, func(in audit.Intent) bool { return in.Action == "mcp_server.read" }); at < 0 ||
-		w.intents[at].Target != "mcp+files+file:///x" || w.intents[at].Actor != agent().Actor() {
-		t.Errorf("recorded is %+v", w.intents)
+	if at := slices.IndexFunc(w.log.Begun(), func(in audit.Intent) bool { return in.Action == "mcp_server.read" }); at < 0 ||
+		w.log.Begun()[at].Target != "mcp+files+file:///x" || w.log.Begun()[at].Actor != agent().Actor() {
+		t.Errorf("recorded is %+v", w.log.Begun())
 	}
 	// A resource that a tool links to can be read.
 	called, err := w.Call(t.Context(), agent(), "files__echo", nil, nil)
@@ -111,7 +111,7 @@ func TestResourcesAreOfferedAndRead(t *testing.T) {
 		t.Errorf("what is not there: %v", err)
 	}
 	// When it cannot be recorded, it is not read.
-	w.noAudit = problem.New(problem.Internal, "", "full")
+	w.log.Fail(problem.New(problem.Internal, "", "full"))
 	reads := w.peer(0).times("resources/read") + w.peer(1).times("resources/read")
 	if _, err := w.Read(t.Context(), agent(), "mcp+files+file:///x", nil); problem.CodeOf(err) != problem.Internal {
 		t.Errorf("without a record: %v", err)

@@ -331,16 +331,7 @@ func (s *Service) change(ctx context.Context, by identity.Principal, name string
 	if err != nil {
 		return err
 	}
-	end, err := s.o.Audit(ctx, audit.Intent{Action: string(identity.ServerChange), Actor: by.Actor(), Target: visible(name, 64)})
-	if err != nil {
-		return err
-	}
-	if err := do(stored); err != nil {
-		end(audit.Outcome{Result: audit.Failed})
-		return err
-	}
-	end(audit.Outcome{Result: audit.OK})
-	return nil
+	return audit.Do(ctx, s.o.Audit, audit.Intent{Action: string(identity.ServerChange), Actor: by.Actor(), Target: visible(name, 64)}, func() error { return do(stored) })
 }
 
 // Check is what is wrong with a declaration, as the mistake of a request and not of the configuration.
@@ -400,7 +391,7 @@ func (s *Service) Test(ctx context.Context, by identity.Principal, tenant, name 
 		return Report{}, err
 	}
 	defer leave()
-	end, err := s.o.Audit(ctx, audit.Intent{Action: "mcp_server.start", Tenant: tenant, Actor: by.Actor(), Target: name})
+	pending, err := s.o.Audit.Begin(ctx, audit.Intent{Action: "mcp_server.start", Tenant: tenant, Actor: by.Actor(), Target: name})
 	if err != nil {
 		return Report{}, err
 	}
@@ -416,7 +407,7 @@ func (s *Service) Test(ctx context.Context, by identity.Principal, tenant, name 
 			}
 		}
 	}
-	end(outcome)
+	pending.End(outcome)
 	s.noteTest(all[at], tenant, report)
 	return report, nil
 }

@@ -73,9 +73,6 @@ type Authority interface {
 	Hold(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
 }
 
-// Begin records an intent. When it returns an error, the action must not be done; else end is called once with its outcome.
-type Begin func(ctx context.Context, in audit.Intent) (end func(audit.Outcome), err error)
-
 // Options are what a Service is made from. Everything is required but Servers, Keeper, Now and what is said to be optional.
 type Options struct {
 	Driver Driver
@@ -85,7 +82,7 @@ type Options struct {
 	Vault    Vault
 	Store    store.Entries
 	Identity Authority
-	Audit    Begin
+	Audit    audit.Records
 	// ServersOf are the names of the servers whose tools an agent may use.
 	ServersOf func(tenant, agentID string) []string
 	// Servers are those of the configuration.

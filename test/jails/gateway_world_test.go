@@ -166,7 +166,7 @@ func (x *exit) open(ca *x509.CertPool) {
 	must(err)
 	secrets, err := vault.Open(ctx, vault.Options{KeyFile: filepath.Join(dir, "vault.key"), Store: db, Now: time.Now})
 	must(err)
-	people, err := identity.Open(ctx, identity.Options{Store: db, Now: time.Now, Audit: func(context.Context, identity.Event) error { return nil },
+	people, err := identity.Open(ctx, identity.Options{Store: db, Now: time.Now, Audit: records,
 		Recheck: identity.DefaultRecheck, Brake: identity.DefaultBrake()})
 	must(err)
 	book, err := egress.Open(ctx, egress.Options{Store: db, Identity: people, Audit: records, Now: time.Now, Recheck: time.Second})

@@ -17,17 +17,11 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// Log is where records go. *audit.Log is one.
-type Log interface {
-	Begin(ctx context.Context, i audit.Intent) (*audit.Pending, error)
-	Note(e audit.Event)
-}
-
 // Ledger is an audit log as the gateway writes it.
-type Ledger struct{ log Log }
+type Ledger struct{ log audit.Records }
 
 // New makes a Ledger.
-func New(log Log) Ledger { return Ledger{log} }
+func New(log audit.Records) Ledger { return Ledger{log} }
 
 var _ gateway.Records = Ledger{}
 
@@ -97,7 +91,7 @@ func (l Ledger) Refused(d gateway.Decision) {
 }
 
 // entry is the record of one request that was begun.
-type entry struct{ pending *audit.Pending }
+type entry struct{ pending audit.Pending }
 
 // End implements gateway.Record.
 func (e entry) End(o gateway.Outcome) {

@@ -15,12 +15,13 @@ import (
 
 // notebook keeps what it is given.
 type notebook struct {
+	audit.Records
 	begun  []audit.Intent
 	events []audit.Event
 	err    error
 }
 
-func (n *notebook) Begin(_ context.Context, i audit.Intent) (*audit.Pending, error) {
+func (n *notebook) Begin(_ context.Context, i audit.Intent) (audit.Pending, error) {
 	if n.err != nil {
 		return nil, n.err
 	}

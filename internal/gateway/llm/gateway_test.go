@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/door"
@@ -71,7 +72,7 @@ func (r *records) all() []gateway.Decision {
 // nobody stands for what the book asks only when operators change something.
 type nobody struct {
 	egress.Authority
-	egress.Records
+	audit.Records
 }
 
 // only answers with one address, whatever the name.

@@ -2,11 +2,11 @@ package signin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -29,7 +29,7 @@ func (s *Service) WithKey(ctx context.Context, key string, from From) (cookie st
 	p, err := s.o.Identity.Authenticate(ctx, key, from.Remote)
 	if err != nil {
 		if key != "" && problem.CodeOf(err) == problem.Unauthorized {
-			err = s.refuse(ctx, methodKey, identity.Principal{}, from, err)
+			err = s.refuse(methodKey, identity.Principal{}, from, err)
 		}
 		return "", SignIn{}, err
 	}
@@ -39,7 +39,7 @@ func (s *Service) WithKey(ctx context.Context, key string, from From) (cookie st
 // enter signs a principal in who has shown who they are. before is done first, as part of it.
 func (s *Service) enter(ctx context.Context, p identity.Principal, method string, from From, before func() error) (cookie string, in SignIn, err error) {
 	if p.Kind == identity.KindAgent {
-		return "", SignIn{}, s.refuse(ctx, method, p, from, agentsHaveNone())
+		return "", SignIn{}, s.refuse(method, p, from, agentsHaveNone())
 	}
 	if err := s.o.Identity.Authorize(ctx, p, identity.SignIn, p.Tenant); err != nil {
 		return "", SignIn{}, err
@@ -54,8 +54,8 @@ func (s *Service) enter(ctx context.Context, p identity.Principal, method string
 	if !p.ExpiresAt.IsZero() && p.ExpiresAt.Before(row.ExpiresAt) {
 		row.ExpiresAt = store.Microsecond(p.ExpiresAt)
 	}
-	e := identity.Event{Action: string(identity.SignIn), Tenant: p.Tenant, Actor: p.Actor(), Target: row.ID, Remote: from.Remote, Facts: map[string]string{"method": method}}
-	err = s.o.Identity.Record(ctx, e, func() error {
+	i := audit.Intent{Action: string(identity.SignIn), Tenant: p.Tenant, Actor: p.Actor(), Target: row.ID, Detail: identity.Detail(map[string]string{"method": method, "remote": identity.Address(from.Remote)})}
+	err = s.o.Identity.Record(ctx, i, func() error {
 		if before != nil {
 			if err := before(); err != nil {
 				return err
@@ -70,18 +70,19 @@ func (s *Service) enter(ctx context.Context, p identity.Principal, method string
 }
 
 // refuse writes down that somebody was not signed in. p is the zero Principal when nobody knows who it was.
-func (s *Service) refuse(ctx context.Context, method string, p identity.Principal, from From, err error) error {
-	e := identity.Event{Action: string(identity.SignIn), Tenant: p.Tenant, Remote: from.Remote, Reason: problem.CodeOf(err), Facts: map[string]string{"method": method}}
+func (s *Service) refuse(method string, p identity.Principal, from From, err error) error {
+	e := audit.Event{Action: string(identity.SignIn), Tenant: p.Tenant, Detail: identity.Detail(map[string]string{"method": method, "reason": problem.CodeOf(err), "remote": identity.Address(from.Remote)})}
 	if p.Kind != "" {
 		e.Actor = p.Actor()
 	}
-	return errors.Join(err, s.o.Identity.Note(ctx, e))
+	s.o.Identity.Note(e)
+	return err
 }
 
 // guessed is refuse for what may have been a guess.
 func (s *Service) guessed(ctx context.Context, method string, from From, err error) error {
 	s.o.Identity.Wrong(ctx, from.Remote)
-	return s.refuse(ctx, method, identity.Principal{}, from, err)
+	return s.refuse(method, identity.Principal{}, from, err)
 }
 
 // shown is a row for people. p is whose it is.

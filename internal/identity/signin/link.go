@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
@@ -24,15 +25,15 @@ const (
 // NewLink makes a link with which the caller signs in, once.
 func (s *Service) NewLink(ctx context.Context, by identity.Principal) (Link, error) {
 	if by.Kind == identity.KindAgent {
-		return Link{}, s.o.Identity.Refuse(ctx, by, identity.SignIn, "", agentsHaveNone())
+		return Link{}, s.o.Identity.Refuse(by, identity.SignIn, "", agentsHaveNone())
 	}
 	if err := s.o.Identity.Authorize(ctx, by, identity.SignIn, by.Tenant); err != nil {
 		return Link{}, err
 	}
 	code, sum := newToken(PrefixLink, s.o.Tag)
 	out := Link{Code: code, ExpiresAt: s.now().Add(linkLife)}
-	e := identity.Event{Action: linkMake, Tenant: by.Tenant, Actor: by.Actor()}
-	err := s.o.Identity.Record(ctx, e, func() error {
+	i := audit.Intent{Action: linkMake, Tenant: by.Tenant, Actor: by.Actor()}
+	err := s.o.Identity.Record(ctx, i, func() error {
 		s.links.add(sum, link{owner: s.owner(by), expires: out.ExpiresAt})
 		return nil
 	})
@@ -55,7 +56,7 @@ func (s *Service) WithLink(ctx context.Context, code string, from From) (cookie 
 	}
 	p, err := s.standing(ctx, one.owner)
 	if err != nil {
-		return "", SignIn{}, s.refuse(ctx, methodLink, identity.Principal{}, from, err)
+		return "", SignIn{}, s.refuse(methodLink, identity.Principal{}, from, err)
 	}
 	return s.enter(ctx, p, methodLink, from, nil)
 }

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -27,7 +28,7 @@ func TestALinkSignsItsMakerIn(t *testing.T) {
 	defer end()
 	_, ann := w.operator("acme", identity.RoleViewer, identity.NeverExpires)
 	link := w.link(ann)
-	if e := w.log.last(t); e.Action != "console.link" || e.Result != "ok" || e.Actor != ann.Actor() || e.Tenant != "acme" {
+	if e := w.log.Last(t); e.Action != "console.link" || e.Result != "ok" || e.Actor != ann.Actor() || e.Tenant != "acme" {
 		t.Errorf("recorded %+v", e)
 	}
 	cookie, in, err := w.WithLink(t.Context(), link.Code, here)
@@ -39,7 +40,8 @@ func TestALinkSignsItsMakerIn(t *testing.T) {
 	if _, _, err := w.WithLink(t.Context(), link.Code, here); problem.CodeOf(err) != problem.Unauthorized {
 		t.Errorf("a second time: %v", err)
 	}
-	if e := w.log.last(t); e.Action != "console.sign_in" || e.Result != "refused" || e.Facts["method"] != "link" || e.Actor != "" || e.Remote != here.Remote {
+	if e := w.log.Last(t); e.Action != "console.sign_in" || e.Result != "refused" || e.Actor != "" ||
+		!audittest.Has(e, map[string]string{"method": "link", "remote": here.Remote.String()}) {
 		t.Errorf("recorded %+v", e)
 	}
 }
@@ -163,7 +165,7 @@ func TestGuessingIsBraked(t *testing.T) {
 				t.Fatalf("guess %d: %v", n, err)
 			}
 		}
-		before := len(w.log.all())
+		before := len(w.log.All())
 		for range 5 {
 			_, _, linkErr := w.WithLink(t.Context(), link.Code, here)
 			_, _, keyErr := w.WithKey(t.Context(), w.adminKey, here)
@@ -174,7 +176,7 @@ func TestGuessingIsBraked(t *testing.T) {
 				}
 			}
 		}
-		if said := len(w.log.all()) - before; said != 1 {
+		if said := len(w.log.All()) - before; said != 1 {
 			t.Errorf("%d records of one brake", said)
 		}
 		elsewhere := here

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"fmt"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
@@ -79,9 +80,9 @@ func (s *Service) FinishPasskey(ctx context.Context, by identity.Principal, chal
 	if err := s.challenges.use(raw, s.o.Now()); err != nil {
 		return Passkey{}, err
 	}
-	e := identity.Event{Action: string(identity.PasskeyAdd), Tenant: by.Tenant, Actor: by.Actor(), Target: row.ID, Remote: from.Remote,
-		Facts: map[string]string{"name": row.Name, "host": row.Host}}
-	if err := s.o.Identity.Record(ctx, e, func() error { return s.o.Store.CreatePasskey(ctx, row) }); err != nil {
+	i := audit.Intent{Action: string(identity.PasskeyAdd), Tenant: by.Tenant, Actor: by.Actor(), Target: row.ID,
+		Detail: identity.Detail(map[string]string{"name": row.Name, "host": row.Host, "remote": identity.Address(from.Remote)})}
+	if err := s.o.Identity.Record(ctx, i, func() error { return s.o.Store.CreatePasskey(ctx, row) }); err != nil {
 		return Passkey{}, fmt.Errorf("keep a passkey: %w", err)
 	}
 	return passkeyOf(row), nil
@@ -135,7 +136,7 @@ func (s *Service) WithPasskey(ctx context.Context, challenge string, response []
 	}
 	p, err := s.standing(ctx, row.Owner)
 	if err != nil {
-		return "", SignIn{}, s.refuse(ctx, methodPasskey, identity.Principal{}, from, err)
+		return "", SignIn{}, s.refuse(methodPasskey, identity.Principal{}, from, err)
 	}
 	return s.enter(ctx, p, methodPasskey, from, func() error {
 		used, err := s.o.Store.UsePasskey(ctx, row.ID, count, s.now())
@@ -181,15 +182,16 @@ func (s *Service) RemovePasskey(ctx context.Context, by identity.Principal, id s
 		if row.ID != id {
 			continue
 		}
-		e := identity.Event{Action: string(identity.PasskeyRemove), Tenant: by.Tenant, Actor: by.Actor(), Target: id, Facts: map[string]string{"name": row.Name, "host": row.Host}}
-		return s.o.Identity.Ending(ctx, e, func() error {
+		i := audit.Intent{Action: string(identity.PasskeyRemove), Tenant: by.Tenant, Actor: by.Actor(), Target: id,
+			Detail: audit.NewDetail(audit.Fields{"name": row.Name, "host": row.Host})}
+		return s.o.Identity.Ending(i, func() error {
 			if err := s.o.Store.DeletePasskey(ctx, row.Owner, id); err != nil && !notThere(err) {
 				return fmt.Errorf("remove a passkey: %w", err)
 			}
 			return nil
 		})
 	}
-	return s.o.Identity.Refuse(ctx, by, identity.PasskeyRemove, id, problem.New(problem.NotFound, "the console lists them in its settings", "there is no passkey %q", plain(id, 40)))
+	return s.o.Identity.Refuse(by, identity.PasskeyRemove, id, problem.New(problem.NotFound, "the console lists them in its settings", "there is no passkey %q", plain(id, 40)))
 }
 
 func passkeyOf(row store.Passkey) Passkey {

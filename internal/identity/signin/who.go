@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
@@ -113,11 +114,12 @@ func (s *Service) End(ctx context.Context, by identity.Principal, id string) err
 		return fmt.Errorf("look up a sign-in: %w", err)
 	}
 	if err != nil || !s.sees(by, row.Owner, tenant) {
-		return s.o.Identity.Refuse(ctx, by, identity.SignInEnd, id,
+		return s.o.Identity.Refuse(by, identity.SignInEnd, id,
 			problem.New(problem.NotFound, "the console lists them in its settings", "there is no sign-in %q", plain(id, 40)))
 	}
-	e := identity.Event{Action: string(identity.SignInEnd), Tenant: tenant, Actor: by.Actor(), Target: row.ID, Facts: map[string]string{"method": row.Method, "owner": ownerName(row.Owner)}}
-	return s.o.Identity.Ending(ctx, e, func() error {
+	i := audit.Intent{Action: string(identity.SignInEnd), Tenant: tenant, Actor: by.Actor(), Target: row.ID,
+		Detail: audit.NewDetail(audit.Fields{"method": row.Method, "owner": ownerName(row.Owner)})}
+	return s.o.Identity.Ending(i, func() error {
 		// First here, then cut, then written: what cannot be written is over all the same, see identity's Hold.
 		s.uses.end(row.ID)
 		s.held.cut(row.ID)

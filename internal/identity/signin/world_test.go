@@ -8,13 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
@@ -27,44 +27,6 @@ var (
 	errPlanted = errors.New("planted")
 	here       = From{Remote: netip.MustParseAddr("192.0.2.1"), UserAgent: "Firefox", Origin: "http://localhost:18780"}
 )
-
-// recorder is an audit log that can be out of order.
-type recorder struct {
-	mu     sync.Mutex
-	events []identity.Event
-	fails  error
-}
-
-func (r *recorder) audit(_ context.Context, e identity.Event) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.fails != nil {
-		return r.fails
-	}
-	r.events = append(r.events, e)
-	return nil
-}
-
-func (r *recorder) fail(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.fails = err
-}
-
-func (r *recorder) all() []identity.Event {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return append([]identity.Event(nil), r.events...)
-}
-
-func (r *recorder) last(t testing.TB) identity.Event {
-	t.Helper()
-	all := r.all()
-	if len(all) == 0 {
-		t.Fatal("nothing was recorded")
-	}
-	return all[len(all)-1]
-}
 
 // failing is a store in which something does not work.
 type failing struct {
@@ -100,7 +62,7 @@ type world struct {
 	*Service
 	t        testing.TB
 	identity *identity.Service
-	log      *recorder
+	log      *audittest.Log
 	db       *sqlite.DB
 	broken   *failing
 	admin    identity.Principal
@@ -121,7 +83,7 @@ func newWorld(t testing.TB) (w *world, end func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w = &world{t: t, log: &recorder{}, db: db, broken: &failing{Store: db}, keys: filepath.Join(dir, "admin.key")}
+	w = &world{t: t, log: new(audittest.Log), db: db, broken: &failing{Store: db}, keys: filepath.Join(dir, "admin.key")}
 	w.open(idle, life)
 	for _, tenant := range []string{"acme", "rival"} {
 		if _, err := w.identity.CreateTenant(context.Background(), w.admin, tenant, identity.Policy{}); err != nil {
@@ -149,7 +111,7 @@ func (w *world) open(idle, life time.Duration) {
 		w.t.Fatal(err)
 	}
 	w.adminKey = strings.TrimSpace(string(text))
-	w.identity, err = identity.Open(ctx, identity.Options{Store: w.db, Admin: key, Now: time.Now, Audit: w.log.audit, Recheck: time.Second, Brake: identity.DefaultBrake()})
+	w.identity, err = identity.Open(ctx, identity.Options{Store: w.db, Admin: key, Now: time.Now, Audit: w.log, Recheck: time.Second, Brake: identity.DefaultBrake()})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -229,7 +191,7 @@ func (w *world) hasNothingOf(secret string, more ...any) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	said := fmt.Sprintf("%+v %s %+v %+v", rows, rows, w.log.all(), more)
+	said := fmt.Sprintf("%+v %s %+v %+v", rows, rows, w.log.All(), more)
 	for _, row := range rows {
 		said += string(row.Hash)
 	}

@@ -20,16 +20,10 @@ type Authority interface {
 	Authorize(ctx context.Context, p identity.Principal, op identity.Operation, tenant string) error
 }
 
-// Records is where it is written down that somebody had the whole log. *audit.Log is one.
-type Records interface {
-	Event(ctx context.Context, e audit.Event) error
-	Note(e audit.Event)
-}
-
 // Auditor reads the log for people. All of its fields are required, but Find for who asks for no single record.
 type Auditor struct {
 	Identity Authority
-	Records  Records
+	Records  audit.Records // where it is written down that somebody had the whole log
 	Rows     audit.Rows
 	// Check compares the log with its checkpoints.
 	Check func(ctx context.Context) (audit.Report, error)
