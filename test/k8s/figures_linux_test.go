@@ -91,7 +91,7 @@ func (s sample) String() string { return fmt.Sprintf("%8.2f ms (p95 %.2f)", s.at
 
 // What a client waits for on Kubernetes, and by way of another control plane, beside a single machine.
 func TestFiguresBesideASingleMachine(t *testing.T) {
-	const rounds, scripts = 8, 4
+	const rounds, scripts = 5, 4
 	a := newArena(t)
 	c := theCluster(t)
 	c.furnish("figures")
