@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/quota"
@@ -121,7 +122,7 @@ func (s processSource) life(ctx context.Context, after uint64) (life, error) {
 	}
 	v := s.p.viewOf(s.pr)
 	// Not before nothing of it is left: what it printed is whole then.
-	if v.Exit != nil && isClosed(s.pr.done) {
+	if v.Exit != nil && wake.Closed(s.pr.done) {
 		return life{version: programEnded, began: v.StartedAt, exit: v.Exit, over: true}, nil
 	}
 	return life{version: programRuns, running: true, began: v.StartedAt}, nil

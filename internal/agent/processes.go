@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/base/texts"
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -167,7 +168,7 @@ func (p *processes) tidy() {
 	p.mu.Lock()
 	var over []*process
 	for _, pr := range p.all {
-		if pr.view.Exit != nil && isClosed(pr.done) {
+		if pr.view.Exit != nil && wake.Closed(pr.done) {
 			over = append(over, pr)
 		}
 	}
@@ -191,15 +192,6 @@ func (p *processes) tidy() {
 		if err := os.RemoveAll(pr.dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			p.with.Log.Warn("remove what a program printed", "process", pr.view.ID, "error", err)
 		}
-	}
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
 

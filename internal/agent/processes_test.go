@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -155,7 +156,7 @@ func TestAProgramEndsWithItsAgentItsTimeAndTheService(t *testing.T) {
 		t.Helper()
 		testenv.Eventually(t, 20*time.Second, func() bool {
 			pr := l.processes.all[id]
-			return isClosed(pr.done)
+			return wake.Closed(pr.done)
 		}, "it runs on")
 		if x := l.viewOf(l.processes.all[id]).Exit; x.Cause != want {
 			t.Errorf("%+v", x)

@@ -9,6 +9,7 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/target"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/cdp"
 )
 
@@ -171,12 +172,7 @@ func (b *Browser) controlled(id target.ID) bool {
 	if tab == nil || tab.page == nil || !tab.page.open() {
 		return false
 	}
-	select {
-	case <-tab.page.ready:
-		return true
-	default:
-		return false
-	}
+	return wake.Closed(tab.page.ready)
 }
 
 // answerDialog answers whatever dialog a page shows.

@@ -9,6 +9,7 @@ import (
 	"github.com/chromedp/cdproto/inspector"
 	"github.com/chromedp/cdproto/page"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -30,9 +31,7 @@ func newCrash() crash {
 func (c *crash) seen() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	select {
-	case <-c.down:
-	default:
+	if !wake.Closed(c.down) {
 		c.count, c.up = c.count+1, make(chan struct{})
 		close(c.down)
 	}
@@ -42,11 +41,9 @@ func (c *crash) seen() {
 func (c *crash) over() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	select {
-	case <-c.down:
+	if wake.Closed(c.down) {
 		c.down = make(chan struct{})
 		close(c.up)
-	default:
 	}
 }
 
@@ -66,12 +63,7 @@ func (c *crash) heals() (<-chan struct{}, int) {
 
 // crashed says whether the page has no process: it shows nothing and answers nothing until it goes to another address.
 func (p *Page) crashed() bool {
-	select {
-	case <-p.crash.happens():
-		return true
-	default:
-		return false
-	}
+	return wake.Closed(p.crash.happens())
 }
 
 // endWhenCrashed lets go of a frame in another process when that process ends: what is asked of it is answered then, and
@@ -94,10 +86,8 @@ func (p *Page) endWhenCrashed(ctx context.Context, f *frame) error {
 
 // heal gives a page a process that had none when it was attached: it tells nothing of its documents before.
 func (p *Page) heal(ctx context.Context) error {
-	select {
-	case <-p.ready:
+	if wake.Closed(p.ready) {
 		return nil
-	default:
 	}
 	if !p.crashed() {
 		return nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/chromedp/cdproto/page"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/cdp"
 )
 
@@ -44,12 +45,7 @@ type cast struct {
 }
 
 func (c *cast) over() bool {
-	select {
-	case <-c.done:
-		return true
-	default:
-		return false
-	}
+	return wake.Closed(c.done)
 }
 
 // follow keeps the screencast on the current tab, and the state up to date.

@@ -13,6 +13,7 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/cdproto/target"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/cdp"
 )
 
@@ -135,9 +136,7 @@ func (l *Live) prune(ctx context.Context) error {
 			if err == nil {
 				err = p.prune(ctx)
 			}
-			select {
-			case <-tab.closed:
-			default:
+			if !wake.Closed(tab.closed) {
 				errs[i] = err
 			}
 		})

@@ -13,6 +13,7 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/target"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -118,11 +119,9 @@ func (l *Live) emptyAll(ctx context.Context, known map[*record]*renewed) (done b
 	emptied.Wait()
 	done = true
 	for i, tab := range tabs {
-		select {
-		case <-tab.closed:
+		if wake.Closed(tab.closed) {
 			delete(known, tab)
 			continue
-		default:
 		}
 		if errs[i] != nil {
 			return false, errs[i]

@@ -10,6 +10,7 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/cdproto/target"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/cdp"
 )
 
@@ -44,10 +45,8 @@ func (l *Live) Secrets(ctx context.Context) ([]string, error) {
 	looked.Wait()
 	var handles []string
 	for i, tab := range tabs {
-		select {
-		case <-tab.closed:
+		if wake.Closed(tab.closed) {
 			continue
-		default:
 		}
 		if errors.Is(errs[i], context.DeadlineExceeded) {
 			// A page that hangs does not say. It may have one.

@@ -14,6 +14,7 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/cdproto/target"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/cdp"
 )
 
@@ -176,10 +177,8 @@ func (p *Page) prepare(ctx context.Context) {
 
 // await waits until the page sends its events, or has had its time for it.
 func (p *Page) await(ctx context.Context) error {
-	select {
-	case <-p.ready:
+	if wake.Closed(p.ready) {
 		return p.preparation()
-	default:
 	}
 	grace := time.NewTimer(prepareGrace)
 	defer grace.Stop()
@@ -262,12 +261,7 @@ func (p *Page) fileChooserWaits() bool {
 
 // open reports whether the tab is still there, as far as the browser has said.
 func (p *Page) open() bool {
-	select {
-	case <-p.gone:
-		return false
-	default:
-		return true
-	}
+	return !wake.Closed(p.gone)
 }
 
 // release ends the goroutines of the page. It leaves the tab as it is.

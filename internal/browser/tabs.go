@@ -10,6 +10,7 @@ import (
 
 	"github.com/chromedp/cdproto/target"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -367,12 +368,10 @@ func (b *Browser) attach(ctx context.Context, tab *record) (*Page, error) {
 		return nil, err
 	}
 	r.mu.Lock()
-	select {
-	case <-tab.closed:
+	if wake.Closed(tab.closed) {
 		r.mu.Unlock()
 		page.release()
 		return nil, cdp.ErrSessionGone
-	default:
 	}
 	tab.page = page
 	idle := r.idle(tab)

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/gateway/relay"
 	"github.com/clawjail/clawjail/internal/hostd"
@@ -62,12 +63,7 @@ func (c containers) run(ctx context.Context) {
 	said := ""
 	for {
 		addr, err := c.gateway(ctx)
-		ended := false
-		select {
-		case <-done:
-			ended = true
-		default:
-		}
+		ended := wake.Closed(done)
 		if ended || err == nil && addr != at {
 			stop()
 			at, done, stop = netip.Addr{}, nil, func() {}

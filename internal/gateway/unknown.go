@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/clawjail/clawjail/internal/base/wake"
 )
 
 const (
@@ -72,12 +74,7 @@ func (s *strangers) knows(ctx context.Context, addr netip.Addr) bool {
 }
 
 func (q *question) over() bool {
-	select {
-	case <-q.done:
-		return true
-	default:
-		return false
-	}
+	return wake.Closed(q.done)
 }
 
 // introduce binds a stranger's connection to the caller that its address turns out to be. The request goes on with the

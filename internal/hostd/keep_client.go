@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
@@ -133,10 +134,8 @@ func (c *Client) ExecIn(ctx context.Context, name jail.Name, p jail.Program) (*j
 		r, err := readAnswer[execResult](context.WithoutCancel(ctx), OpExec, func() ([]byte, error) { return readFrame(conn, maxAnswer) }, nil)
 		_ = conn.Close() // the answer is complete
 		exit, failed = r.Exit, err
-		select {
-		case <-ended:
+		if wake.Closed(ended) {
 			failed = context.Canceled
-		default:
 		}
 	}()
 	return &jail.Running{

@@ -46,12 +46,7 @@ func (i *instance) addr() netip.Addr { return i.jail.Lease.Addr }
 
 // gone says whether the browser of an instance that has answered has ended.
 func (i *instance) gone() bool {
-	select {
-	case <-i.browser.Done():
-		return true
-	default:
-		return false
-	}
+	return wake.Closed(i.browser.Done())
 }
 
 // create makes a jail. Its browser starts, and cannot reach anything yet.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -66,12 +67,10 @@ func (r *session) noteLost() { r.losing.Do(func() { close(r.lost) }) }
 
 // unlost is an error when the cookies of a session that is being opened are lost already.
 func (s *Service) unlost(r *session) error {
-	select {
-	case <-r.lost:
+	if wake.Closed(r.lost) {
 		return s.lostProblem(r)
-	default:
-		return nil
 	}
+	return nil
 }
 
 // whyLost is the sentence of a session whose network process the kernel has ended, with the reason.

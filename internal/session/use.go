@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -272,10 +273,5 @@ func (s *Service) why(ctx context.Context, r *session, err error) error {
 
 // over says whether a session has begun to end.
 func (r *session) over() bool {
-	select {
-	case <-r.stop:
-		return true
-	default:
-		return false
-	}
+	return wake.Closed(r.stop)
 }

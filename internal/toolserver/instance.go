@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -100,12 +101,7 @@ func (i *instance) retire() {
 }
 
 func (i *instance) isRetired() bool {
-	select {
-	case <-i.retired:
-		return true
-	default:
-		return false
-	}
+	return wake.Closed(i.retired)
 }
 
 // take lets one more call have its instance, until release.

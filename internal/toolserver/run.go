@@ -181,12 +181,7 @@ func (r *run) printed(most int) string {
 
 // alive says whether the server is still connected.
 func (r *run) alive() bool {
-	select {
-	case <-r.ended:
-		return false
-	default:
-		return true
-	}
+	return !wake.Closed(r.ended)
 }
 
 // probe asks whether the server still answers, and ends the connection when it does not.

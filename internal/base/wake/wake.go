@@ -22,6 +22,16 @@ func (s Signal) Send() {
 	}
 }
 
+// Closed says whether a channel that nothing is sent to is closed.
+func Closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // Sleep waits for so long, and says false when ctx ended first.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)

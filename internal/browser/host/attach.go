@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/cdp/guard"
@@ -25,12 +26,10 @@ func (c *Client) Close() error {
 	// Downloads go where the last client to leave had them go, so that is said again.
 	ctx, cancel := context.WithTimeout(context.Background(), restoreLimit)
 	defer cancel()
-	select {
-	case <-c.browser.Done():
+	if wake.Closed(c.browser.Done()) {
 		return err
-	default:
-		return errors.Join(err, c.browser.ReapplyDownloads(ctx))
 	}
+	return errors.Join(err, c.browser.ReapplyDownloads(ctx))
 }
 
 // Attach adds a DevTools client to the browser that runs. The caller closes it.

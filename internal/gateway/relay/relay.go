@@ -274,10 +274,8 @@ func (l *Listener) hear(c net.Conn) (netip.AddrPort, error) {
 	if !hmac.Equal(answer[addrSize:], l.key.proof(nonce, addr)) {
 		return none, errors.New("its proof is wrong")
 	}
-	select {
-	case <-l.done:
+	if wake.Closed(l.done) {
 		return none, net.ErrClosed
-	default:
 	}
 	from := netip.AddrPortFrom(netip.AddrFrom16([16]byte(addr[:16])).Unmap(), uint16(addr[16])<<8|uint16(addr[17]))
 	return from, c.SetDeadline(time.Time{})

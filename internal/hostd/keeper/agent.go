@@ -155,12 +155,7 @@ func (a *agent) leave() {
 }
 
 func (a *agent) isGone() bool {
-	select {
-	case <-a.gone:
-		return true
-	default:
-		return false
-	}
+	return wake.Closed(a.gone)
 }
 
 // drop says that it is to go. One that is gone already is errUnknown.

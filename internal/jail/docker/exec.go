@@ -238,10 +238,8 @@ func (x *execution) Wait(ctx context.Context) (jail.Exit, error) {
 
 // End implements jail.Execution.
 func (x *execution) End(ctx context.Context) error {
-	select {
-	case <-x.ended:
+	if wake.Closed(x.ended) {
 		return nil
-	default:
 	}
 	if err := linux.Signal(x.proc, syscall.SIGTERM); err != nil {
 		return err

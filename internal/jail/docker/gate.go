@@ -60,10 +60,8 @@ func (d *Driver) openGate(ctx context.Context, name jail.Name, ended <-chan stru
 		if !errors.Is(err, unix.ENXIO) { // the shell has not come that far
 			return fmt.Errorf("open the gate: %w", err)
 		}
-		select {
-		case <-ended:
+		if wake.Closed(ended) {
 			return nil
-		default:
 		}
 		wake.Sleep(ctx, 2*time.Millisecond)
 		if err := ctx.Err(); err != nil {

@@ -173,13 +173,11 @@ func (d *Driver) read(ctx context.Context, e *jail.Entry, r jail.Record) error {
 		if ctx.Err() != nil || cerrdefs.IsNotFound(err) {
 			return nil
 		}
-		select {
-		case <-e.Ended():
+		if wake.Closed(e.Ended()) {
 			if err == nil && m == began { // read once more after its end, and there was nothing
 				return nil
 			}
 			pause = time.Millisecond
-		default:
 		}
 		if m != began {
 			pause = 50 * time.Millisecond

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -212,12 +213,7 @@ func (r *Runtime) child(name jail.Name, proc jail.Process) *child {
 }
 
 func (c *child) ended() bool {
-	select {
-	case <-c.done:
-		return true
-	default:
-		return false
-	}
+	return wake.Closed(c.done)
 }
 
 // gateLimit bounds how long the jail's first process may take to arrive at the gate.

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
@@ -83,12 +84,7 @@ func (h *Host) Runs(n jail.Name) bool {
 	if p == nil {
 		return false
 	}
-	select {
-	case <-p.done:
-		return false
-	default:
-		return true
-	}
+	return !wake.Closed(p.done)
 }
 
 func (h *Host) set(t jail.Trace, there bool) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/store"
 )
 
@@ -367,10 +368,8 @@ func testEntriesOfTwoNodes(t *testing.T, d Database) {
 		})
 	}()
 	for running := true; running; {
-		select {
-		case <-done:
+		if wake.Closed(done) {
 			running = false
-		default:
 		}
 		look()
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/libp2p/go-yamux/v5"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/kubernetes/link"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -327,12 +328,8 @@ func (r *Running) Wait(ctx context.Context) (jail.Exit, error) {
 
 // End implements jail.Execution.
 func (r *Running) End(ctx context.Context) error {
-	if err := WriteMessage(r.stream, Request{Do: DoEnd}); err != nil {
-		select {
-		case <-r.over: // it has ended before
-		default:
-			return r.pod.failed(err)
-		}
+	if err := WriteMessage(r.stream, Request{Do: DoEnd}); err != nil && !wake.Closed(r.over) {
+		return r.pod.failed(err)
 	}
 	_, err := r.Wait(ctx)
 	return err

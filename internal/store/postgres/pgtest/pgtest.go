@@ -24,6 +24,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
@@ -215,10 +216,8 @@ func (s *Server) Go(t testing.TB) {
 	}
 	s.run = life
 	testenv.Eventually(t, patience, func() bool {
-		select {
-		case <-life.done:
+		if wake.Closed(life.done) {
 			t.Fatalf("postgres ended: %v\n%s", life.err, s.log())
-		default:
 		}
 		return s.exec(t.Context(), "postgres", "SELECT 1") == nil
 	}, "postgres answers")
