@@ -137,5 +137,8 @@ func (unwritten) Begin(ctx context.Context, _ audit.Intent) (audit.Pending, erro
 	return unwritten{}, ctx.Err()
 }
 
+// Note implements audit.Records.
+func (unwritten) Note(audit.Event) {}
+
 // End implements audit.Pending.
 func (unwritten) End(audit.Outcome) {}

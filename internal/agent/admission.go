@@ -349,10 +349,7 @@ func (s *Service) setRunning(ctx context.Context, t *task) error {
 	if t.idle {
 		kept := t.kept.Kept
 		kept.Stopped = true
-		pending := s.o.Audit.BeginEnding(in)
-		err := s.o.Keeper.Keep(ctx, kept, "")
-		pending.End(audit.OutcomeOf(err, nil))
-		return err
+		return audit.Ending(s.o.Audit, in, func() error { return s.o.Keeper.Keep(ctx, kept, "") })
 	}
 	// It is started as it is declared, and not as the keeper shows it, which may leave out what is long.
 	from, err := s.surfacesOf(ctx, self(), t.tenant)
@@ -363,16 +360,13 @@ func (s *Service) setRunning(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	pending, err := s.o.Audit.Begin(ctx, in)
-	if err != nil {
+	return audit.Do(ctx, s.o.Audit, in, func() error {
+		err := s.o.Keeper.Keep(ctx, want.kept, "")
+		if problem.CodeOf(err) == problem.NotFound {
+			err = fmt.Errorf("sync its file again: %w", err)
+		}
 		return err
-	}
-	err = s.o.Keeper.Keep(ctx, want.kept, "")
-	if problem.CodeOf(err) == problem.NotFound {
-		err = fmt.Errorf("sync its file again: %w", err)
-	}
-	pending.End(audit.OutcomeOf(err, nil))
-	return err
+	})
 }
 
 // self looks at what there is of all tenants, and goes on with removals that somebody who might has begun. It changes nothing

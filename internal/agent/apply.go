@@ -21,15 +21,10 @@ func (s *Service) apply(ctx context.Context, by identity.Principal, t *task) err
 	if t.step.Verb == Remove {
 		return s.remove(ctx, by, t)
 	}
-	pending, err := s.o.Audit.Begin(ctx, audit.Intent{Action: string(identity.AgentSync), Tenant: t.tenant, Actor: by.Actor(), Target: t.step.Name,
+	intent := audit.Intent{Action: string(identity.AgentSync), Tenant: t.tenant, Actor: by.Actor(), Target: t.step.Name,
 		Detail: audit.NewDetail(audit.Fields{"verb": string(t.step.Verb), "driver": t.step.Driver, "source": t.step.Source, "workspace": texts.Clip(t.step.Workspace, 500),
-			"workspace_mode": string(t.step.Mode), "sharing": string(t.step.Sharing)})})
-	if err != nil {
-		return err
-	}
-	err = s.make(ctx, by, t)
-	pending.End(audit.OutcomeOf(err, nil))
-	return err
+			"workspace_mode": string(t.step.Mode), "sharing": string(t.step.Sharing)})}
+	return audit.Do(ctx, s.o.Audit, intent, func() error { return s.make(ctx, by, t) })
 }
 
 // make makes an agent what it is declared to be.

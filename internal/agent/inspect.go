@@ -213,11 +213,5 @@ func (s *Service) recorded(ctx context.Context, by identity.Principal, op identi
 		fields = audit.Fields{}
 	}
 	fields["agent_id"] = a.ID
-	pending, err := s.o.Audit.Begin(ctx, audit.Intent{Action: string(op), Tenant: a.Tenant, Actor: by.Actor(), Target: a.Name, Detail: audit.NewDetail(fields)})
-	if err != nil {
-		return err
-	}
-	err = do()
-	pending.End(audit.OutcomeOf(err, nil))
-	return err
+	return audit.Do(ctx, s.o.Audit, audit.Intent{Action: string(op), Tenant: a.Tenant, Actor: by.Actor(), Target: a.Name, Detail: audit.NewDetail(fields)}, do)
 }

@@ -19,11 +19,9 @@ import (
 
 // remove takes an agent away, in the reverse order of make. Ending is not held up by what cannot be recorded.
 func (s *Service) remove(ctx context.Context, by identity.Principal, t *task) error {
-	pending := s.o.Audit.BeginEnding(audit.Intent{Action: string(identity.AgentSync), Tenant: t.tenant, Actor: by.Actor(), Target: t.step.Name,
-		Detail: audit.NewDetail(audit.Fields{"verb": string(Remove), "keep_state": t.keep.KeepState, "remove_workspace": t.keep.RemoveWorkspace})})
-	err := s.unmake(ctx, by, t)
-	pending.End(audit.OutcomeOf(err, nil))
-	return err
+	intent := audit.Intent{Action: string(identity.AgentSync), Tenant: t.tenant, Actor: by.Actor(), Target: t.step.Name,
+		Detail: audit.NewDetail(audit.Fields{"verb": string(Remove), "keep_state": t.keep.KeepState, "remove_workspace": t.keep.RemoveWorkspace})}
+	return audit.Ending(s.o.Audit, intent, func() error { return s.unmake(ctx, by, t) })
 }
 
 func (s *Service) unmake(ctx context.Context, by identity.Principal, t *task) error {

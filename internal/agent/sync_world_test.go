@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
-	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/cookies"
@@ -108,10 +108,6 @@ func (g *gate) at(addr netip.Addr) (gateway.Caller, bool) {
 	return who, ok
 }
 
-type noCheckpoints struct{}
-
-func (noCheckpoints) Append(context.Context, []byte) error { return nil }
-
 // noSessions are none that could have an account.
 type noSessions struct{ credential.Sessions }
 
@@ -162,11 +158,7 @@ func newLand(t testing.TB, change ...func(*Options)) *land {
 	l.must(err)
 	t.Cleanup(func() { l.must(db.Close()) })
 	l.db = &mortal{DB: db, step: l.step}
-	key, err := checkpoint.LoadKey(filepath.Join(l.dir, "audit.key"))
-	l.must(err)
-	l.log, err = audit.Open(l.ctx, audit.Options{Store: db, Node: "n1", SpillPath: filepath.Join(l.dir, "spill"), Key: key, Checkpoints: noCheckpoints{}})
-	l.must(err)
-	t.Cleanup(func() { l.must(l.log.Close(context.Background())) })
+	l.log, _ = audittest.Open(t, db)
 	l.begin()
 	t.Cleanup(func() { l.life() })
 	return l

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
-	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/config"
@@ -72,11 +72,6 @@ type world struct {
 	rule, service, provider, access string // acme's
 }
 
-// noNotes keeps no checkpoint.
-type noNotes struct{}
-
-func (noNotes) Append(context.Context, []byte) error { return nil }
-
 func newWorld(t testing.TB, change ...func(*Options)) *world {
 	t.Helper()
 	ctx := t.Context()
@@ -101,11 +96,8 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	db, err := sqlite.Open(ctx, filepath.Join(dir, "db"))
 	must(err)
 	closing(db.Close)
-	key, err := checkpoint.LoadKey(own("audit.key"))
-	must(err)
-	w.log, err = audit.Open(ctx, audit.Options{Store: db, Node: "n1", SpillPath: own("spill"), Key: key, Checkpoints: noNotes{}})
-	must(err)
-	closing(func() error { return w.log.Close(context.Background()) })
+	log, key := audittest.Open(t, db)
+	w.log = log
 	v, err := vault.Open(ctx, vault.Options{KeyFile: own("vault.key"), Store: db, Now: time.Now})
 	must(err)
 	keyring, err := grant.OpenKeyring(own("grants.key"), time.Now)

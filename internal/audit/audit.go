@@ -113,7 +113,15 @@ func Do(ctx context.Context, r Records, i Intent, do func() error) error {
 	if err != nil {
 		return fmt.Errorf("record %s: %w", i.Action, err)
 	}
-	err = do()
+	return finish(p, do)
+}
+
+// Ending is [Do] for what must happen also when it cannot be written down in time.
+func Ending(r Records, i Intent, do func() error) error { return finish(r.BeginEnding(i), do) }
+
+func finish(p Pending, do func() error) error {
+	defer p.End(Outcome{Result: Failed}) // of what panics
+	err := do()
 	p.End(OutcomeOf(err, nil))
 	return err
 }

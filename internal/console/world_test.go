@@ -17,7 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/clawjail/clawjail/internal/audit"
-	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/credential"
@@ -61,10 +61,6 @@ type world struct {
 	admin    identity.Principal
 }
 
-type noNotes struct{}
-
-func (noNotes) Append(context.Context, []byte) error { return nil }
-
 // signedOut has a session see that a site asks to log in to an account.
 func (w *world) signedOut(tenant, domain string) {
 	w.t.Helper()
@@ -97,11 +93,8 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	must(err)
 	closing(db.Close)
 	w.db = db
-	key, err := checkpoint.LoadKey(own("audit.key"))
-	must(err)
-	w.log, err = audit.Open(ctx, audit.Options{Store: db, Node: "n1", SpillPath: own("spill"), Key: key, Checkpoints: noNotes{}})
-	must(err)
-	closing(func() error { return w.log.Close(context.Background()) })
+	log, key := audittest.Open(t, db)
+	w.log = log
 	v, err := vault.Open(ctx, vault.Options{KeyFile: own("vault.key"), Store: db, Now: func() time.Time { return time.Now().Add(-w.stored) }})
 	must(err)
 	keyring, err := grant.OpenKeyring(own("grants.key"), time.Now)

@@ -106,16 +106,11 @@ func (s *Service) record(ctx context.Context, by identity.Principal, op identity
 
 // ending does something that must not wait for its record.
 func (s *Service) ending(by identity.Principal, op identity.Operation, tenant, target string, do func() error) error {
-	return end(s.Audit.BeginEnding(intent(by, op, tenant, "", target, nil)), do())
+	return audit.Ending(s.Audit, intent(by, op, tenant, "", target, nil), do)
 }
 
 func intent(by identity.Principal, op identity.Operation, tenant, session, target string, fields audit.Fields) audit.Intent {
 	return audit.Intent{Action: string(op), Tenant: tenant, Actor: by.Actor(), Session: session, Target: target, Detail: audit.NewDetail(fields)}
-}
-
-func end(pending audit.Pending, err error) error {
-	pending.End(audit.OutcomeOf(err, nil))
-	return err
 }
 
 // VaultStatus describes the vault's keys.

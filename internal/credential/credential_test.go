@@ -16,7 +16,6 @@ import (
 
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/audittest"
-	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/grant"
@@ -97,10 +96,6 @@ type world struct {
 	stranger identity.Principal // the admin of beta
 }
 
-type noNotes struct{}
-
-func (noNotes) Append(context.Context, []byte) error { return nil }
-
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	must := func(err error) {
@@ -115,11 +110,7 @@ func newWorld(t *testing.T) *world {
 	db, err := sqlite.Open(ctx, own("db"))
 	must(err)
 	t.Cleanup(func() { must(db.Close()) })
-	key, err := checkpoint.LoadKey(own("audit.key"))
-	must(err)
-	log, err := audit.Open(ctx, audit.Options{Store: db, Node: "n1", SpillPath: own("spill"), Key: key, Checkpoints: noNotes{}})
-	must(err)
-	t.Cleanup(func() { must(log.Close(context.Background())) })
+	log, _ := audittest.Open(t, db)
 	v, err := vault.Open(ctx, vault.Options{KeyFile: own("vault.key"), Store: db, Now: time.Now})
 	must(err)
 	keyring, err := grant.OpenKeyring(own("grants.key"), time.Now)

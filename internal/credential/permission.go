@@ -144,13 +144,16 @@ func (s *Service) DisallowAccount(ctx context.Context, by identity.Principal, te
 }
 
 func (s *Service) disallow(ctx context.Context, by identity.Principal, p grant.Permission) (ended int, err error) {
-	pending := s.Audit.BeginEnding(intent(by, identity.CookiesDisallow, p.Tenant, "", p.Domain,
-		audit.Fields{"agent_id": p.Agent, "agent_name": p.AgentName, "permission_id": p.ID, "used": p.Used}))
-	err = s.Grants.Disallow(ctx, p.ID)
-	if err == nil || problem.CodeOf(err) == problem.NotFound {
-		ended = s.Sessions.EndPermitted(p.ID, "")
-	}
-	return ended, end(pending, err)
+	i := intent(by, identity.CookiesDisallow, p.Tenant, "", p.Domain,
+		audit.Fields{"agent_id": p.Agent, "agent_name": p.AgentName, "permission_id": p.ID, "used": p.Used})
+	err = audit.Ending(s.Audit, i, func() error {
+		err := s.Grants.Disallow(ctx, p.ID)
+		if err == nil || problem.CodeOf(err) == problem.NotFound {
+			ended = s.Sessions.EndPermitted(p.ID, "")
+		}
+		return err
+	})
+	return ended, err
 }
 
 // disallowAll takes back what is permitted with an account.

@@ -216,19 +216,14 @@ func (s step) intent() audit.Intent {
 
 // change does something between its intent and its outcome, and puts it into effect.
 func (b *Book) change(ctx context.Context, s step, do func() error) error {
-	var pending audit.Pending
-	if s.ends {
-		pending = b.o.Audit.BeginEnding(s.intent())
-	} else {
-		var err error
-		if pending, err = b.o.Audit.Begin(ctx, s.intent()); err != nil {
-			return err
-		}
+	effective := func() error {
+		defer b.reload(ctx)
+		return do()
 	}
-	err := do()
-	b.reload(ctx)
-	pending.End(audit.OutcomeOf(err, nil))
-	return err
+	if s.ends {
+		return audit.Ending(b.o.Audit, s.intent(), effective)
+	}
+	return audit.Do(ctx, b.o.Audit, s.intent(), effective)
 }
 
 // agentOf checks that an agent is one of a tenant.

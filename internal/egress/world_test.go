@@ -15,7 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/clawjail/clawjail/internal/audit"
-	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/policy/hostport"
@@ -113,10 +113,6 @@ func (r *records) Begin(ctx context.Context, i audit.Intent) (audit.Pending, err
 	return r.Log.Begin(ctx, i)
 }
 
-type noNotes struct{}
-
-func (noNotes) Append(context.Context, []byte) error { return nil }
-
 type world struct {
 	*Book
 	t        testing.TB
@@ -146,11 +142,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	w.db, err = sqlite.Open(w.ctx, own("db"))
 	w.must(err)
 	t.Cleanup(func() { w.must(w.db.Close()) })
-	key, err := checkpoint.LoadKey(own("audit.key"))
-	w.must(err)
-	log, err := audit.Open(w.ctx, audit.Options{Store: w.db, Node: "n1", SpillPath: own("spill"), Key: key, Checkpoints: noNotes{}})
-	w.must(err)
-	t.Cleanup(func() { w.must(log.Close(context.Background())) })
+	log, _ := audittest.Open(t, w.db)
 	w.log = &records{Log: log}
 	adminKey, err := identity.LoadAdminKey(own("admin.key"))
 	w.must(err)

@@ -162,9 +162,8 @@ func (i *Issuer) Revoke(ctx context.Context, tenant, id, by string) (Grant, erro
 	if err != nil {
 		return Grant{}, fmt.Errorf("revoke a grant: %w", err)
 	}
-	err = i.o.Store.RevokeGrant(ctx, id, by, store.Microsecond(i.o.Now()))
 	intent := audit.Intent{Action: "grant.revoke", Tenant: g.Tenant, Actor: by, Target: id, Session: g.UsedBy, Detail: detail(g.Domains, nil)}
-	i.o.Audit.BeginEnding(intent).End(audit.OutcomeOf(err, nil))
+	err = audit.Ending(i.o.Audit, intent, func() error { return i.o.Store.RevokeGrant(ctx, id, by, store.Microsecond(i.o.Now())) })
 	if err != nil {
 		return Grant{}, fmt.Errorf("revoke grant %s: %w", id, err)
 	}

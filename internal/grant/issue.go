@@ -45,7 +45,7 @@ func (i *Issuer) Issue(ctx context.Context, r Request) (Token, Grant, error) {
 		Detail: detail(g.Domains, audit.Fields{"access": g.Access, "expires_at": g.ExpiresAt.UTC().Format(time.RFC3339),
 			"egress_domains": audit.Names(g.EgressDomains), "egress_domain_count": len(g.EgressDomains)})}
 	if err := audit.Do(ctx, i.o.Audit, intent, func() error { return i.o.Store.CreateGrant(ctx, g) }); err != nil {
-		return Token{}, Grant{}, fmt.Errorf("keep a grant: %w", err)
+		return Token{}, Grant{}, fmt.Errorf("issue a grant: %w", err)
 	}
 	return token, g, nil
 }

@@ -175,6 +175,8 @@ type full struct{ Store }
 
 func (full) CreateGrant(context.Context, store.Grant) error { return errPlanted }
 
+func (full) RevokeGrant(context.Context, string, string, time.Time) error { return errPlanted }
+
 func TestIssueThatFailsSaysSo(t *testing.T) {
 	w := newWorld(t)
 	o := w.options()
@@ -188,6 +190,13 @@ func TestIssueThatFailsSaysSo(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if e := w.log.Last(t); e.Action != "grant.issue" || e.Result != "failed" {
+		t.Errorf("recorded %+v", e)
+	}
+	_, g := w.issue()
+	if _, err := i.Revoke(t.Context(), "", g.ID, "admin"); !errors.Is(err, errPlanted) {
+		t.Errorf("got %v", err)
+	}
+	if e := w.log.Last(t); e.Action != "grant.revoke" || e.Result != "failed" {
 		t.Errorf("recorded %+v", e)
 	}
 }
@@ -213,7 +222,8 @@ func TestRevoke(t *testing.T) {
 	if err != nil || !first.RevokedAt.Equal(noon.Add(time.Second)) || first.RevokedBy != "operator:o2" {
 		t.Errorf("got %+v, %v", first, err)
 	}
-	if e := w.log.Last(t); e.Action != "grant.revoke" || e.Actor != "operator:o2" || e.Target != second.ID {
+	if e := w.log.Last(t); e.Action != "grant.revoke" || e.Actor != "operator:o2" || e.Target != second.ID || e.Result != "ok" ||
+		e.Detail.String() != `{"domain_count":1,"domains":["example.com"]}` {
 		t.Errorf("recorded %+v", e)
 	}
 	w.clock.move(time.Second)

@@ -48,7 +48,7 @@ type Want struct {
 func (i *Issuer) Verify(ctx context.Context, token Token, want Want) (Grant, error) {
 	g, err := i.verify(ctx, token, want)
 	if err != nil {
-		return Grant{}, i.recordRefusal(g, want, err)
+		return Grant{}, i.recordRefusal(ctx, g, want, err)
 	}
 	return g, nil
 }
@@ -64,7 +64,7 @@ func (i *Issuer) Use(ctx context.Context, token Token, want Want) (Grant, error)
 		g, err = i.markUsed(ctx, g, want)
 	}
 	if err != nil {
-		return Grant{}, i.recordRefusal(g, want, err)
+		return Grant{}, i.recordRefusal(ctx, g, want, err)
 	}
 	return g, nil
 }
@@ -195,7 +195,7 @@ func refusal(code string) *problem.Error {
 }
 
 // recordRefusal records a refusal and returns it. An error that is no refusal is recorded as a failure.
-func (i *Issuer) recordRefusal(g Grant, want Want, err error) error {
+func (i *Issuer) recordRefusal(ctx context.Context, g Grant, want Want, err error) error {
 	var domains []string
 	for _, domain := range want.Domains[:min(len(want.Domains), i.o.Limits.MaxDomains)] {
 		domains = append(domains, texts.Quote(domain, 80)) // as it was sent, not canonical: a record of what was tried
@@ -203,9 +203,13 @@ func (i *Issuer) recordRefusal(g Grant, want Want, err error) error {
 	code := problem.CodeOf(err)
 	e := audit.Event{Action: "grant.refuse", Result: audit.Refused, Tenant: want.Tenant, Actor: want.Actor, Session: want.Session, Target: g.ID,
 		Detail: detail(domains, audit.Fields{"code": code})}
-	if !strings.HasPrefix(code, "grant_") {
-		e.Result = audit.Failed
+	if strings.HasPrefix(code, "grant_") {
+		i.o.Audit.Note(e)
+		return err
 	}
-	i.o.Audit.Note(e)
+	e.Result = audit.Failed
+	if auditErr := i.o.Audit.Event(ctx, e); auditErr != nil {
+		return errors.Join(err, fmt.Errorf("record the refusal of a grant: %w", auditErr))
+	}
 	return err
 }

@@ -49,7 +49,11 @@ func (s *Service) CreateAgentAs(ctx context.Context, by Principal, id, tenant, n
 	a := Agent{ID: id, Tenant: tenant, Name: name, CreatedAt: s.now()}
 	var key Key
 	err := s.Record(ctx, agentIntent(AgentCreate, by, a, a.ID), func() (err error) {
-		if err := s.o.Store.CreateAgent(ctx, a); err != nil {
+		err = s.o.Store.CreateAgent(ctx, a)
+		if errors.Is(err, store.ErrExists) {
+			return problem.Wrap(err, problem.Conflict, "choose another name, or give that one a new token: clawjail agent token rotate "+name+InTenant(tenant), "there is an agent %s already", name)
+		}
+		if err != nil {
 			return err
 		}
 		if key, _, err = s.addToken(ctx, a, life); err != nil {
@@ -59,7 +63,7 @@ func (s *Service) CreateAgentAs(ctx context.Context, by Principal, id, tenant, n
 		return nil
 	})
 	if errors.Is(err, store.ErrExists) {
-		return Key{}, Agent{}, problem.Wrap(err, problem.Conflict, "choose another name, or give that one a new token: clawjail agent token rotate "+name+InTenant(tenant), "there is an agent %s already", name)
+		return Key{}, Agent{}, err
 	}
 	if err != nil {
 		return Key{}, Agent{}, fmt.Errorf("create agent %s: %w", name, err)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -23,6 +24,9 @@ func TestAgentNames(t *testing.T) {
 		t.Errorf("a second one of the name: %v", err)
 	} else if p, _ := problem.As(err); !strings.HasSuffix(p.Hint, "clawjail agent token rotate bot-1 --tenant acme") { // its token may be lost, and not its permissions
 		t.Errorf("the hint about a second one: %q", p.Hint)
+	}
+	if e := w.log.Last(t); e.Action != "agent.create" || e.Result != "failed" || !audittest.Has(e, map[string]string{"code": problem.Conflict}) {
+		t.Errorf("recorded %+v", e)
 	}
 	w.agent("rival", "bot-1")
 	if _, _, err := w.CreateAgent(t.Context(), admin, "nobody", "bot", NeverExpires); problem.CodeOf(err) != problem.NotFound {
@@ -178,6 +182,9 @@ func TestTenants(t *testing.T) {
 	} {
 		if _, err := w.CreateTenant(t.Context(), tt.by, tt.id, Policy{}); problem.CodeOf(err) != tt.code {
 			t.Errorf("%s: got %v", name, err)
+		}
+		if e := w.log.Last(t); name == "again" && (e.Action != "tenant.create" || e.Result != "failed" || !audittest.Has(e, map[string]string{"code": problem.Conflict})) {
+			t.Errorf("recorded %+v", e)
 		}
 	}
 	if got, err := w.CreateTenant(t.Context(), admin, strings.Repeat("a", 40), Policy{ForbidOperatorMode: true}); err != nil || !got.ForbidOperatorMode {

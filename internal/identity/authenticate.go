@@ -104,7 +104,7 @@ func RetryAfter(err error) (time.Duration, bool) {
 	return time.Duration(seconds) * time.Second, ok
 }
 
-// unauthenticated writes a refusal down. It stays one when that does not work.
+// unauthenticated writes a refusal down.
 func (s *Service) unauthenticated(err *problem.Error, reason, hint string, remote netip.Addr) error {
 	s.Note(audit.Event{Action: "auth.refuse", Detail: Detail(map[string]string{"reason": reason, "presented": hint, "remote": Address(remote)})})
 	return err

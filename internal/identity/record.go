@@ -14,9 +14,7 @@ func (s *Service) Record(ctx context.Context, i audit.Intent, do func() error) e
 
 // Ending does something that must not wait for its record.
 func (s *Service) Ending(i audit.Intent, do func() error) error {
-	err := do()
-	s.o.Audit.BeginEnding(i).End(audit.OutcomeOf(err, nil))
-	return err
+	return audit.Ending(s.o.Audit, i, do)
 }
 
 // Note writes down that something was refused.

@@ -34,10 +34,14 @@ func (s *Service) CreateTenant(ctx context.Context, by Principal, id string, pol
 	}
 	t := Tenant{ID: id, CreatedAt: s.now(), ForbidOperatorMode: policy.ForbidOperatorMode, ForbidAccountPermissions: policy.ForbidAccountPermissions}
 	err := s.Record(ctx, audit.Intent{Action: string(TenantCreate), Tenant: id, Actor: by.Actor(), Target: id, Detail: policy.detail()}, func() error {
-		return s.o.Store.CreateTenant(ctx, t)
+		err := s.o.Store.CreateTenant(ctx, t)
+		if errors.Is(err, store.ErrExists) {
+			return problem.Wrap(err, problem.Conflict, "choose another name", "there is a tenant %s already", id)
+		}
+		return err
 	})
 	if errors.Is(err, store.ErrExists) {
-		return Tenant{}, problem.Wrap(err, problem.Conflict, "choose another name", "there is a tenant %s already", id)
+		return Tenant{}, err
 	}
 	if err != nil {
 		return Tenant{}, fmt.Errorf("create tenant %s: %w", id, err)
@@ -104,7 +108,7 @@ func (s *Service) DisconnectTenant(ctx context.Context, by Principal, id string)
 	return ended, err
 }
 
-// facts are the policy as it is recorded.
+// detail is the policy as it is recorded.
 func (p Policy) detail() audit.Detail {
 	return Detail(map[string]string{"forbid_operator_mode": strconv.FormatBool(p.ForbidOperatorMode),
 		"forbid_account_permissions": strconv.FormatBool(p.ForbidAccountPermissions)})

@@ -23,7 +23,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/clawjail/clawjail/internal/audit"
-	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/browser/browsertest"
 	"github.com/clawjail/clawjail/internal/cdp/cdptest/shelf"
@@ -228,11 +228,6 @@ func says(acts ...string) func(context.Context, int, string) string {
 	}
 }
 
-// noNotes keeps no checkpoint.
-type noNotes struct{}
-
-func (noNotes) Append(context.Context, []byte) error { return nil }
-
 // here are browsers that run beside the test instead of in jails. Each has a way to the gateway with an address of its own.
 type here struct {
 	t     testing.TB
@@ -353,11 +348,7 @@ func newWorld(t *testing.T) *world {
 	db, err := sqlite.Open(ctx, filepath.Join(dir, "db"))
 	must(err)
 	closing(db.Close)
-	key, err := checkpoint.LoadKey(own("audit.key"))
-	must(err)
-	w.log, err = audit.Open(ctx, audit.Options{Store: db, Node: "n1", SpillPath: own("spill"), Key: key, Checkpoints: noNotes{}})
-	must(err)
-	closing(func() error { return w.log.Close(context.Background()) })
+	w.log, _ = audittest.Open(t, db)
 	w.vault, err = vault.Open(ctx, vault.Options{KeyFile: own("vault.key"), Store: db, Now: time.Now})
 	must(err)
 	keyring, err := grant.OpenKeyring(own("grants.key"), time.Now)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -73,10 +74,8 @@ func TestACallIsRecordedBeforeItIsMade(t *testing.T) {
 	if _, err := w.call(agent(), "files__echo"); err != nil || w.log.Begun()[2].Target != "files/echo" {
 		t.Errorf("%v %+v", err, w.log.Begun())
 	}
-	for _, e := range w.log.All() {
-		if e.Result != audit.OK {
-			t.Errorf("the record is %+v", e)
-		}
+	if all := w.log.All(); len(all) != 3 || slices.ContainsFunc(all, func(e audittest.Event) bool { return e.Result != audit.OK }) {
+		t.Errorf("the records are %+v", all)
 	}
 	w.log.Fail(problem.New(problem.AuditUnavailable, "", "no"))
 	if _, err := w.call(agent(), "files__echo"); problem.CodeOf(err) != problem.AuditUnavailable {

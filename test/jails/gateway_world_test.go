@@ -34,8 +34,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/audit"
-	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
@@ -97,11 +96,6 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
-// forgetful keeps no checkpoints.
-type forgetful struct{}
-
-func (forgetful) Append(context.Context, []byte) error { return nil }
-
 func newExit(t *testing.T) *exit {
 	t.Helper()
 	x := &exit{t: t, island: newIsland(t), log: &lines{}, acks: make(chan struct{}, 10), repo: filepath.Join(t.TempDir(), "repositories")}
@@ -160,10 +154,8 @@ func (x *exit) open(ca *x509.CertPool) {
 	must(os.MkdirAll(filepath.Join(dir, open.Folder), 0o700))
 	db, err := open.Open(ctx, "", dir)
 	must(err)
-	key, err := checkpoint.LoadKey(filepath.Join(dir, "audit.key"))
-	must(err)
-	records, err := audit.Open(ctx, audit.Options{Store: db, Node: "abcd", SpillPath: filepath.Join(dir, "spill"), Key: key, Checkpoints: forgetful{}})
-	must(err)
+	t.Cleanup(func() { must(db.Close()) })
+	records, _ := audittest.Open(t, db)
 	secrets, err := vault.Open(ctx, vault.Options{KeyFile: filepath.Join(dir, "vault.key"), Store: db, Now: time.Now})
 	must(err)
 	people, err := identity.Open(ctx, identity.Options{Store: db, Now: time.Now, Audit: records,
@@ -243,9 +235,6 @@ func (x *exit) open(ca *x509.CertPool) {
 		}
 		book.Close()
 		people.Close()
-		if err := errors.Join(records.Close(context.Background()), db.Close()); err != nil {
-			t.Error(err)
-		}
 		for _, value := range secretsOfTest() {
 			if strings.Contains(x.log.String(), value) {
 				t.Errorf("the log has %s", value)

@@ -2,8 +2,10 @@
 package audittest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -11,15 +13,21 @@ import (
 	"github.com/clawjail/clawjail/internal/audit"
 )
 
-// Log keeps what is written to it. What was begun is one event when it ends.
+// Log keeps what is written to it.
 type Log struct {
 	mu     sync.Mutex
-	events []audit.Event
+	events []Event
 	begun  []audit.Intent
 	fails  error
 }
 
 var _ audit.Records = (*Log)(nil)
+
+// Event is what has happened, or was begun and has ended.
+type Event struct {
+	audit.Event
+	Outcome audit.Detail // of what was begun
+}
 
 // Fail has the log refuse what must be written before it is done, with an error; nil ends that.
 func (l *Log) Fail(err error) {
@@ -29,7 +37,7 @@ func (l *Log) Fail(err error) {
 }
 
 // All are the events so far.
-func (l *Log) All() []audit.Event {
+func (l *Log) All() []Event {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.events)
@@ -43,7 +51,7 @@ func (l *Log) Begun() []audit.Intent {
 }
 
 // Last is the newest event.
-func (l *Log) Last(t testing.TB) audit.Event {
+func (l *Log) Last(t testing.TB) Event {
 	t.Helper()
 	all := l.All()
 	if len(all) == 0 {
@@ -52,24 +60,26 @@ func (l *Log) Last(t testing.TB) audit.Event {
 	return all[len(all)-1]
 }
 
-func (l *Log) add(e audit.Event) {
+// add keeps an event. A detail that the log would leave out is a mistake of who writes it.
+func (l *Log) add(e Event) {
+	if err := errors.Join(e.Detail.Err(), e.Outcome.Err()); err != nil {
+		panic(err)
+	}
+	e.Result = cmp.Or(e.Result, audit.OK)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.events = append(l.events, e)
 }
 
-func (l *Log) refusal(detail audit.Detail) error {
+func (l *Log) refusal(ctx context.Context, detail audit.Detail) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.fails != nil {
-		return l.fails
-	}
-	return detail.Err()
+	return cmp.Or(ctx.Err(), l.fails, detail.Err())
 }
 
 // Begin implements [audit.Records].
-func (l *Log) Begin(_ context.Context, i audit.Intent) (audit.Pending, error) {
-	if err := l.refusal(i.Detail); err != nil {
+func (l *Log) Begin(ctx context.Context, i audit.Intent) (audit.Pending, error) {
+	if err := l.refusal(ctx, i.Detail); err != nil {
 		return nil, err
 	}
 	return l.BeginEnding(i), nil
@@ -84,22 +94,24 @@ func (l *Log) BeginEnding(i audit.Intent) audit.Pending {
 }
 
 // Event implements [audit.Records].
-func (l *Log) Event(_ context.Context, e audit.Event) error {
-	if err := l.refusal(e.Detail); err != nil {
+func (l *Log) Event(ctx context.Context, e audit.Event) error {
+	if err := l.refusal(ctx, e.Detail); err != nil {
 		return err
 	}
-	l.add(e)
+	l.add(Event{Event: e})
 	return nil
 }
 
 // Note implements [audit.Records].
-func (l *Log) Note(e audit.Event) { l.add(e) }
+func (l *Log) Note(e audit.Event) { l.add(Event{Event: e}) }
 
-// Has says whether an event has fields with these texts.
-func Has(e audit.Event, fields map[string]string) bool {
-	var all map[string]any
-	if json.Unmarshal([]byte(e.Detail.String()), &all) != nil {
-		return false
+// Has says whether an event has fields with these texts, when it was begun or at its end.
+func Has(e Event, fields map[string]string) bool {
+	all := map[string]any{}
+	for _, detail := range []audit.Detail{e.Detail, e.Outcome} {
+		if json.Unmarshal([]byte(detail.String()), &all) != nil {
+			return false
+		}
 	}
 	for name, value := range fields {
 		if all[name] != value {
@@ -119,6 +131,8 @@ type pending struct {
 func (p *pending) End(o audit.Outcome) {
 	p.once.Do(func() {
 		i := p.intent
-		p.log.add(audit.Event{Action: i.Action, Result: o.Result, Tenant: i.Tenant, Actor: i.Actor, Session: i.Session, Jail: i.Jail, Target: i.Target, Detail: i.Detail})
+		e := audit.Event{Action: i.Action, Result: o.Result, Tenant: i.Tenant, Actor: i.Actor, Target: i.Target, Detail: i.Detail,
+			Session: cmp.Or(o.Session, i.Session), Jail: cmp.Or(o.Jail, i.Jail)}
+		p.log.add(Event{e, o.Detail})
 	})
 }

@@ -15,18 +15,13 @@ import (
 	"testing"
 
 	"github.com/clawjail/clawjail/internal/audit"
-	"github.com/clawjail/clawjail/internal/audit/checkpoint"
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/policy/netguard"
 	"github.com/clawjail/clawjail/internal/store/open"
 )
-
-// notes keeps checkpoints nowhere.
-type notes struct{}
-
-func (notes) Append(context.Context, []byte) error { return nil }
 
 // auditLog is a durable one on a real disk.
 func auditLog(tb testing.TB) *audit.Log {
@@ -39,22 +34,12 @@ func auditLog(tb testing.TB) *audit.Log {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	key, err := checkpoint.LoadKey(filepath.Join(dir, "audit.key"))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	log, err := audit.Open(tb.Context(), audit.Options{Store: rows, Node: "test", SpillPath: filepath.Join(dir, "spill"), Key: key, Checkpoints: notes{}})
-	if err != nil {
-		tb.Fatal(err)
-	}
 	tb.Cleanup(func() {
-		if err := log.Close(context.Background()); err != nil {
-			tb.Error(err)
-		}
 		if err := rows.Close(); err != nil {
 			tb.Error(err)
 		}
 	})
+	log, _ := audittest.Open(tb, rows)
 	return log
 }
 

@@ -183,7 +183,7 @@ func (s *Service) RemovePasskey(ctx context.Context, by identity.Principal, id s
 			continue
 		}
 		i := audit.Intent{Action: string(identity.PasskeyRemove), Tenant: by.Tenant, Actor: by.Actor(), Target: id,
-			Detail: audit.NewDetail(audit.Fields{"name": row.Name, "host": row.Host})}
+			Detail: identity.Detail(map[string]string{"name": row.Name, "host": row.Host})}
 		return s.o.Identity.Ending(i, func() error {
 			if err := s.o.Store.DeletePasskey(ctx, row.Owner, id); err != nil && !notThere(err) {
 				return fmt.Errorf("remove a passkey: %w", err)

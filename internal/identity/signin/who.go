@@ -118,7 +118,7 @@ func (s *Service) End(ctx context.Context, by identity.Principal, id string) err
 			problem.New(problem.NotFound, "the console lists them in its settings", "there is no sign-in %q", plain(id, 40)))
 	}
 	i := audit.Intent{Action: string(identity.SignInEnd), Tenant: tenant, Actor: by.Actor(), Target: row.ID,
-		Detail: audit.NewDetail(audit.Fields{"method": row.Method, "owner": ownerName(row.Owner)})}
+		Detail: identity.Detail(map[string]string{"method": row.Method, "owner": ownerName(row.Owner)})}
 	return s.o.Identity.Ending(i, func() error {
 		// First here, then cut, then written: what cannot be written is over all the same, see identity's Hold.
 		s.uses.end(row.ID)
