@@ -15,6 +15,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/op"
@@ -96,8 +97,8 @@ func (a *API) issueSessionToken(w http.ResponseWriter, req *http.Request, by ide
 	}
 	life := time.Duration(0)
 	if body.TTL != "" {
-		if life, err = time.ParseDuration(body.TTL); err != nil || life <= 0 {
-			return problem.New(problem.BadLimit, "write a number with s, m or h, such as 30m", "the ttl %s is not a positive duration", quote(body.TTL))
+		if life, err = texts.Duration(body.TTL); err != nil || life <= 0 {
+			return problem.New(problem.BadLimit, "write a number with s, m, h or d, such as 30m", "the ttl %s is not a positive duration", quote(body.TTL))
 		}
 	}
 	issued, err := a.Sessions.IssueToken(req.Context(), by, req.PathValue("id"), body.Scope, life)

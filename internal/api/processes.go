@@ -4,11 +4,11 @@ import (
 	"context"
 	"net/http"
 	"reflect"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/clawjail/clawjail/internal/agent"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/config"
@@ -174,9 +174,9 @@ func (r ProcessRequest) request() (agent.ProcessRequest, error) {
 	}
 	out := agent.ProcessRequest{Template: r.Template, Argv: r.Argv, Env: r.Env, Dir: r.Dir}
 	if r.TTL != "" {
-		ttl, err := time.ParseDuration(r.TTL)
+		ttl, err := texts.Duration(r.TTL)
 		if err != nil || ttl <= 0 {
-			flaws.AddFlaw(problem.Flaw{Field: "ttl", Message: quote(r.TTL) + " is not a positive duration", Hint: "write a number with s, m or h, such as 30m"})
+			flaws.AddFlaw(problem.Flaw{Field: "ttl", Message: quote(r.TTL) + " is not a positive duration", Hint: "write a number with s, m, h or d, such as 30m"})
 		}
 		out.TTL = ttl
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/base/secret"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/op"
@@ -102,9 +103,9 @@ func (o OpenRequest) request() (session.Request, error) {
 		if text == "" {
 			return nil
 		}
-		d, err := time.ParseDuration(text)
+		d, err := texts.Duration(text)
 		if err != nil {
-			flaws.AddFlaw(problem.Flaw{Field: field, Message: quote(text) + " is not a duration", Hint: "write a number with s, m or h, such as 30m"})
+			flaws.AddFlaw(problem.Flaw{Field: field, Message: quote(text) + " is not a duration", Hint: "write a number with s, m, h or d, such as 30m"})
 		}
 		return &d
 	}

@@ -62,11 +62,11 @@ func TestRoutesReachTheirService(t *testing.T) {
 
 func TestWhatIsAskedForArrives(t *testing.T) {
 	d := newDoor(t)
-	d.ask(t, "POST", "/v1/sessions", `{"credential_mode":"clean","record":"off","browser":"full","template":"t1","label":"x","ttl":"90s","idle":"1m",
+	d.ask(t, "POST", "/v1/sessions", `{"credential_mode":"clean","record":"off","browser":"full","template":"t1","label":"x","ttl":"90s","idle":"2d",
 		"limits":{"memory":"512MiB","cpu":1.5,"tasks":300,"disk":"64MiB","shared_memory":"32MiB","files":1000}}`)
 	r := d.sessions.request
 	if r.CredentialMode != "clean" || r.Record != "off" || r.Browser != "full" || r.Template != "t1" || r.Label != "x" ||
-		*r.TTL != 90*time.Second || *r.Idle != time.Minute || *r.Limits.Memory != 512*config.MiB || *r.Limits.CPU != 1.5 ||
+		*r.TTL != 90*time.Second || *r.Idle != 48*time.Hour || *r.Limits.Memory != 512*config.MiB || *r.Limits.CPU != 1.5 ||
 		*r.Limits.Tasks != 300 || *r.Limits.Disk != 64*config.MiB || *r.Limits.SharedMemory != 32*config.MiB || *r.Limits.Files != 1000 {
 		t.Errorf("the request is %+v", r)
 	}

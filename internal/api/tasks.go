@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"net/http"
 	"reflect"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -66,8 +66,8 @@ func (r TaskRequest) Read() (task.Request, error) {
 	out := task.Request{Goal: r.Goal, Agent: r.Agent, Model: r.Model, Dialect: r.Dialect, URL: r.URL, Schema: r.Schema, Pictures: r.Pictures,
 		MaxSteps: r.MaxSteps, MaxTokens: r.MaxTokens, Session: opening}
 	if r.Timeout != "" {
-		if out.Timeout, err = time.ParseDuration(r.Timeout); err != nil || out.Timeout <= 0 {
-			return task.Request{}, problem.New(problem.BadRequest, "write a number with s or m, such as 10m", "timeout: %s is not a duration", quote(r.Timeout))
+		if out.Timeout, err = texts.Duration(r.Timeout); err != nil || out.Timeout <= 0 {
+			return task.Request{}, problem.New(problem.BadRequest, "write a number with s, m, h or d, such as 10m", "timeout: %s is not a duration", quote(r.Timeout))
 		}
 	}
 	return out, nil

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/config/yamldoc"
 	"github.com/clawjail/clawjail/internal/grant"
@@ -116,8 +117,8 @@ func (f *file) value(into any, tags reflect.StructTag, v yamldoc.Value) (err err
 	case *config.Bytes:
 		*into, err = config.ParseBytes(v.Text)
 	case *time.Duration:
-		if *into, err = time.ParseDuration(v.Text); err != nil || len(v.Text) > 32 {
-			return problem.New(problem.BadRequest, "write a number with s, m or h, such as 8h", "%.40q is not a duration", v.Text)
+		if *into, err = texts.Duration(v.Text); err != nil || len(v.Text) > 32 {
+			return problem.New(problem.BadRequest, "write a number with s, m, h or d, such as 8h", "%.40q is not a duration", v.Text)
 		}
 		return allowed(at, tags, v.Text)
 	case *int, *int64:

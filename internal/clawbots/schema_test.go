@@ -100,7 +100,7 @@ func schema() object {
 			"files":  number("integer", jail.MinFiles, jail.MaxFiles, "Files that one process may have open."),
 		}, nil),
 		"restart": oneOf("Whether its program is started again; always is the default.", string(jail.RestartAlways), string(jail.RestartOnFailure), string(jail.RestartNever)),
-		"ttl":     text(`^([0-9]+(\.[0-9]+)?(h|m|s))+$`, "How long the agent may exist once it was made, such as 720h."),
+		"ttl":     text(`^([0-9]+d|([0-9]+(\.[0-9]+)?(h|m|s))+)$`, "How long the agent may exist once it was made, such as 720h."),
 		"env": object{"type": "object", "propertyNames": object{"pattern": "^[A-Za-z_][A-Za-z0-9_]{0,127}$"}, "additionalProperties": object{"type": []string{"string", "number", "boolean", "null"}}, "maxProperties": maxEnv,
 			"description": "Variables; null takes one away. What looks like a secret is refused; keep it with `clawjail secret set`."},
 		"webhook": object{"type": "boolean", "description": "Whether POST /v1/agents/{name}/webhook reaches port 8000 in its jail."},
@@ -206,7 +206,7 @@ func TestSchemaAndParserAgree(t *testing.T) {
 		t.Fatal(err)
 	}
 	example := exampleFile(t, "clawbots.yml.example")
-	for _, text := range []string{string(origin), exampleFile(t, "examples/clawbots.yml"), example, switchedOn(example), "clawbots: []"} {
+	for _, text := range []string{string(origin), exampleFile(t, "examples/clawbots.yml"), example, switchedOn(example), "clawbots: []", "clawbots: [{name: a, ttl: 3d}, {name: b, ttl: 1h30m}]"} {
 		if err := check(shipped, values(t, text), "file"); err != nil {
 			t.Errorf("the schema refuses what is good: %v\n%s", err, text)
 		}
@@ -219,7 +219,7 @@ func TestSchemaAndParserAgree(t *testing.T) {
 		agent("template: A"), agent("template: a, image: b"), agent("image: 'a b'"), agent("command: []"), agent("command: ''"), agent("command: {a: b}"),
 		agent("command: [[x]]"), agent("workspace: ''"), agent("workspace: ~/x"), agent("workspace_mode: ro"), agent("workspace: x, workspace_mode: r"),
 		agent("limits: {memory: 512M}"), agent("limits: {memory: 0MiB}"), agent("limits: {cpu: 0}"), agent("limits: {cpu: '1'}"), agent("limits: {tasks: 1}"),
-		agent("limits: {tasks: 1.5}"), agent("limits: {files: 5}"), agent("limits: {disk: 1GiB}"), agent("limits: 5"), agent("restart: maybe"), agent("ttl: 3d"),
+		agent("limits: {tasks: 1.5}"), agent("limits: {files: 5}"), agent("limits: {disk: 1GiB}"), agent("limits: 5"), agent("restart: maybe"), agent("ttl: 1.5d"), agent("ttl: d"), agent("ttl: 3d4h"),
 		agent("ttl: 5"), agent("env: [A]"), agent("env: {1A: x}"), agent("env: {A: [x]}"), agent("webhook: 1"), agent("allow: x.example"),
 		agent("allow: ['']"), agent("allow: ['a b c']"), agent("allow: [{}]"), agent("allow: [{host: x.example, method: [GET]}]"), agent("allow: [{host: x.example, methods: []}]"),
 		agent("allow: [{host: x.example, methods: ['G T']}]"), agent("services: x"), agent("services: [X]"), agent("services: [x, x]"), agent("tools: {}"),

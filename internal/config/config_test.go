@@ -150,7 +150,7 @@ node: n-1
 database: postgres://u:p@db.example/c
 vault: {key_file: /v}
 grants: {ttl: 5s, max_ttl: 6s}
-audit: {keep: 48h}
+audit: {keep: 2d}
 logins: [{domain: a.example, probe_url: "https://a.example/", urls: ["https://a.example/in*"], selector: "#in"}]
 listen: 192.0.2.1:99
 tls: {cert: /c, key: /k}

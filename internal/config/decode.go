@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/config/yamldoc"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -25,8 +26,8 @@ func readValue(into any, tags reflect.StructTag, v yamldoc.Value) (err error) {
 	case *Bytes:
 		*into, err = ParseBytes(v.Text)
 	case *time.Duration:
-		if *into, err = time.ParseDuration(v.Text); err != nil {
-			err = problem.New(problem.BadConfig, "write a number with s, m or h, such as 30m", "%q is not a duration", v.Text)
+		if *into, err = texts.Duration(v.Text); err != nil {
+			err = problem.New(problem.BadConfig, "write a number with s, m, h or d, such as 30m", "%q is not a duration", v.Text)
 		}
 	case *netip.AddrPort:
 		*into, err = parseListen(v.Text)

@@ -3,9 +3,9 @@ package console
 import (
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/clawjail/clawjail/internal/agent"
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -77,7 +77,7 @@ func (c *Console) startProgram(q *request) error {
 		r.Jail = &agent.JailConfig{Name: name}
 	}
 	if text := f.Get("ttl"); text != "" {
-		if r.TTL, err = time.ParseDuration(text); err != nil || r.TTL <= 0 {
+		if r.TTL, err = texts.Duration(text); err != nil || r.TTL <= 0 {
 			f.wrong("ttl", "is not a time", "such as 30m")
 		}
 	}

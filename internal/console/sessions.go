@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -286,9 +287,9 @@ func lifeIn(f *form, name string) time.Duration {
 	if text == "" {
 		return 0
 	}
-	d, err := time.ParseDuration(text)
+	d, err := texts.Duration(text)
 	if err != nil || d <= 0 {
-		f.wrong(name, "this is no time", "write a number with s, m or h, such as 30m")
+		f.wrong(name, "this is no time", "write a number with s, m, h or d, such as 30m")
 		return 0
 	}
 	return d

@@ -174,7 +174,7 @@ func TestBadSessionsAreExplainedBesideTheField(t *testing.T) {
 		pairs []string
 		says  string
 	}{
-		"a time that is none": {[]string{"ttl", "soon", "label", "kept"}, "write a number with s, m or h"},
+		"a time that is none": {[]string{"ttl", "soon", "label", "kept"}, "write a number with s, m, h or d"},
 		"no domains":          {[]string{"mode", "operator", "grant", "yes", "label", "kept"}, "at least one domain"},
 	} {
 		t.Run(name, func(t *testing.T) {

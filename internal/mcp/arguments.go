@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"strings"
-	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -38,9 +38,9 @@ func (o opening) request() (session.Request, error) {
 	r := session.Request{CredentialMode: o.CredentialMode, Domains: o.Domains, Grant: o.Grant, Origin: o.Origin, Access: o.Access,
 		Record: o.Record, Browser: o.Browser, Label: o.Label}
 	if o.TTL != "" {
-		ttl, err := time.ParseDuration(o.TTL)
+		ttl, err := texts.Duration(o.TTL)
 		if err != nil {
-			return session.Request{}, problem.New(problem.BadRequest, "write it like 30m or 90s", "ttl is not a duration")
+			return session.Request{}, problem.New(problem.BadRequest, "write a number with s, m, h or d, such as 30m", "ttl is not a duration")
 		}
 		r.TTL = &ttl
 	}

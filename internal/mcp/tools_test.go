@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -155,13 +156,13 @@ func TestSnapshotHasTheTextAndEachOptionIsItsOwn(t *testing.T) {
 func TestOpenPassesOnWhatWasAskedFor(t *testing.T) {
 	w := newWorld(t, &backend{})
 	got, _ := w.tool("browser_open_session", args{"credential_mode": "operator", "domains": []string{"site.test"}, "grant": "v4.public.SECRET", "access": "cdp",
-		"record": "off", "browser": "full", "ttl": "5m", "origin": "s_1", "label": "x"})
+		"record": "off", "browser": "full", "ttl": "5d", "origin": "s_1", "label": "x"})
 	if want := "session s_0000000000000001 is open: clean, access tools, browser shell, record transient, logged in at site.test, until 2030-01-02T03:04:05Z"; got != want {
 		t.Errorf("%q", got)
 	}
 	r := w.back.asked[0]
 	if r.CredentialMode != "operator" || r.Domains[0] != "site.test" || r.Grant.Reveal() != "v4.public.SECRET" || r.Access != "cdp" || r.Record != "off" ||
-		r.Browser != "full" || r.TTL.String() != "5m0s" || r.Origin != "s_1" || r.Label != "x" {
+		r.Browser != "full" || *r.TTL != 5*24*time.Hour || r.Origin != "s_1" || r.Label != "x" {
 		t.Errorf("%+v", r)
 	}
 	if got, out := w.tool("browser_close_session", nil); got != "session s_0000000000000001 is closed" || out.IsError {

@@ -35,7 +35,7 @@ func (r GrantRequest) Request() (grant.Request, error) {
 	}
 	var err error
 	if out.TTL, err = texts.Duration(r.TTL); err != nil || out.TTL <= 0 {
-		return out, problem.New(problem.BadLimit, "write a number with s, m or h, such as 10m", "ttl %s is not a positive duration", quote(r.TTL))
+		return out, problem.New(problem.BadLimit, "write a number with s, m, h or d, such as 10m", "ttl %s is not a positive duration", quote(r.TTL))
 	}
 	return out, nil
 }

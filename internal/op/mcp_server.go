@@ -331,7 +331,7 @@ func (r MCPServerRequest) Server() (config.MCPServer, error) {
 		if span.text == "" {
 			continue
 		}
-		d, err := time.ParseDuration(span.text)
+		d, err := texts.Duration(span.text)
 		if err != nil {
 			wrong.Add(field, "is not a duration such as 10m")
 		}
