@@ -22,8 +22,8 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/gateway"
+	records "github.com/clawjail/clawjail/internal/gateway/auditlog"
 	"github.com/clawjail/clawjail/internal/gateway/hostnet"
-	records "github.com/clawjail/clawjail/internal/gateway/ledger"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/policy/redact"

@@ -13,17 +13,17 @@ import (
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/agentenv"
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
-	"github.com/clawjail/clawjail/internal/provision"
 )
 
 const (
 	// DefaultTemplate is what agents are made of that name neither template nor image.
 	DefaultTemplate = "clawbot"
-	// provisionDir is where the files of package provision are in an agent's jail, and provisionFiles the same below its
+	// provisionDir is where the files of package agentenv are in an agent's jail, and provisionFiles the same below its
 	// home. They are where the agent can change them, which harms nobody else: none of them is a control.
 	provisionDir   = jail.StateDir + "/" + provisionFiles
 	provisionFiles = ".clawjail/provision"
@@ -121,11 +121,11 @@ func orElse[T comparable](v, otherwise T) T {
 // environment is what an agent's programs are given. Declared variables are added to those that lead to the gateway, and take
 // the place of a service's variables, but not of those that every jail has.
 func (s *Service) environment(tenant, id string, a clawbots.Agent, home string, image bool, from surfaces) (map[string]string, []jail.File, error) {
-	services, providers := provision.Select(from.services, from.providers, tenant, id)
+	services, providers := agentenv.Select(from.services, from.providers, tenant, id)
 	services = slices.DeleteFunc(services, func(svc egress.Service) bool {
 		return a.Services != nil && svc.Agent == "" && !slices.Contains(a.Services, svc.Name)
 	})
-	made, err := provision.For(provision.Options{
+	made, err := agentenv.For(agentenv.Options{
 		Gateway: s.o.GatewayURL, AgentName: a.Name, Home: home, Dir: provisionDir, Services: services, Providers: providers,
 	})
 	if err != nil {
@@ -133,7 +133,7 @@ func (s *Service) environment(tenant, id string, a clawbots.Agent, home string, 
 	}
 	env := maps.Clone(map[string]string(made.Env))
 	for name, value := range a.Env {
-		if name != provision.EnvGateway && name != provision.EnvName && name != provision.EnvHome {
+		if name != agentenv.EnvGateway && name != agentenv.EnvName && name != agentenv.EnvHome {
 			env[name] = value
 		}
 	}

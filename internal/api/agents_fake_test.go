@@ -12,8 +12,8 @@ import (
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/mcpserver"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
 // ownedAgents keeps no jails: there is only whose the agents are. Who may do what with them is decided as package agent does.
@@ -223,7 +223,7 @@ func (a *ownedAgents) EndProcess(ctx context.Context, by identity.Principal, ten
 // ownedServers are MCP servers that do not run, of which there is one.
 type ownedServers struct{ authority *identity.Service }
 
-func (s ownedServers) List(ctx context.Context, by identity.Principal, tenant string) ([]toolserver.Status, error) {
+func (s ownedServers) List(ctx context.Context, by identity.Principal, tenant string) ([]mcpserver.Status, error) {
 	return nil, s.authority.AuthorizeWith(ctx, by, identity.ServerList, identity.Object{Tenant: by.TenantOr(tenant)})
 }
 
@@ -231,14 +231,14 @@ func (s ownedServers) change(ctx context.Context, by identity.Principal) error {
 	return s.authority.AuthorizeWith(ctx, by, identity.ServerChange, identity.Object{})
 }
 
-func (s ownedServers) Add(ctx context.Context, by identity.Principal, server config.MCPServer) (toolserver.Status, error) {
-	return toolserver.Status{MCPServer: server}, s.change(ctx, by)
+func (s ownedServers) Add(ctx context.Context, by identity.Principal, server config.MCPServer) (mcpserver.Status, error) {
+	return mcpserver.Status{MCPServer: server}, s.change(ctx, by)
 }
 
 func (s ownedServers) Remove(ctx context.Context, by identity.Principal, _ string) error {
 	return s.change(ctx, by)
 }
 
-func (s ownedServers) Test(ctx context.Context, by identity.Principal, _, name string) (toolserver.Report, error) {
-	return toolserver.Report{Name: name}, s.change(ctx, by)
+func (s ownedServers) Test(ctx context.Context, by identity.Principal, _, name string) (mcpserver.Report, error) {
+	return mcpserver.Report{Name: name}, s.change(ctx, by)
 }

@@ -15,10 +15,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/safepath"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
 )
 
@@ -353,7 +353,7 @@ func readKey(f *os.File) ([]byte, error) {
 
 // openBelieved opens a file that is in a folder of the control plane's user, who could have root read any other.
 func openBelieved(path string) (*os.File, error) {
-	dir, name, err := beneath.Reach(path)
+	dir, name, err := safepath.Reach(path)
 	if err != nil {
 		return nil, err
 	}
@@ -363,7 +363,7 @@ func openBelieved(path string) (*os.File, error) {
 
 // planted says what to do about a key that is not believed.
 func planted(err error) error {
-	if !errors.Is(err, beneath.ErrPlanted) {
+	if !errors.Is(err, safepath.ErrPlanted) {
 		return err
 	}
 	return problem.Wrap(err, problem.Conflict, "see who put it there: outside root's folders it must be a file of the folder's owner, with one name",

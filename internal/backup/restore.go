@@ -18,10 +18,10 @@ import (
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/base/keyfile"
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/safepath"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/open"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
@@ -412,7 +412,7 @@ func placeVaultKey(m Manifest, o RestoreOptions, fresh, aside string) (from stri
 		}
 	}
 	// It is elsewhere. A key there that is another is kept beside it.
-	dir, name, err := beneath.Reach(path)
+	dir, name, err := safepath.Reach(path)
 	if err != nil {
 		return "", nil, planted(err)
 	}
@@ -443,7 +443,7 @@ func placeVaultKey(m Manifest, o RestoreOptions, fresh, aside string) (from stri
 }
 
 // placeNew writes a new file of an owner's, down to the disk.
-func placeNew(dir *beneath.Folder, name string, data []byte, owner Owner) error {
+func placeNew(dir *safepath.Folder, name string, data []byte, owner Owner) error {
 	fd, err := dir.Open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
 		return err

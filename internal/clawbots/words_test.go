@@ -8,9 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/clawjail/clawjail/internal/agentenv"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/provision"
 	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
@@ -109,7 +109,7 @@ func TestSecretsAreRefused(t *testing.T) {
 
 // Every variable that clawjail sets itself is one that a file may not set.
 func TestTheWireContractCannotBeOverridden(t *testing.T) {
-	for _, name := range []string{provision.EnvGateway, provision.EnvName, provision.EnvHome, "http_proxy", "HTTPS_PROXY", "ALL_PROXY", "no_proxy", "NODE_OPTIONS",
+	for _, name := range []string{agentenv.EnvGateway, agentenv.EnvName, agentenv.EnvHome, "http_proxy", "HTTPS_PROXY", "ALL_PROXY", "no_proxy", "NODE_OPTIONS",
 		"SSL_CERT_FILE", "GIT_CONFIG_COUNT", "GIT_CONFIG_KEY_0", "LD_PRELOAD", "shell_url"} {
 		if err := checkVariable(name, "x"); err == nil {
 			t.Errorf("%s may be set", name)

@@ -10,17 +10,17 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/clawjail/clawjail/internal/agentenv"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/provision"
 )
 
 func newAgentEnv(p *program) *cobra.Command {
 	var tenant, dir, token string
 	var asJSON bool
-	options := provision.Options{Gateway: provision.GatewayURL, Dir: provision.Dir}
+	options := agentenv.Options{Gateway: agentenv.GatewayURL, Dir: agentenv.Dir}
 	cmd := &cobra.Command{
 		Use:   "env NAME",
 		Short: "Print what makes tools use the gateway",
@@ -80,7 +80,7 @@ func newAgentEnv(p *program) *cobra.Command {
 			for n, m := range providers.Providers {
 				models[n] = m.Provider
 			}
-			options.Services, options.Providers = provision.Select(own, models, agent.Tenant, agent.ID)
+			options.Services, options.Providers = agentenv.Select(own, models, agent.Tenant, agent.ID)
 			if list := settings.Effective.Services; list != nil {
 				options.Services = slices.DeleteFunc(options.Services, func(s egress.Service) bool { return s.Agent == "" && !slices.Contains(list, s.Name) })
 			}
@@ -89,7 +89,7 @@ func newAgentEnv(p *program) *cobra.Command {
 					return fmt.Errorf("find the folder %s: %w", dir, err)
 				}
 			}
-			payload, err := provision.For(options)
+			payload, err := agentenv.For(options)
 			if err != nil {
 				return err
 			}
@@ -117,7 +117,7 @@ func newAgentEnv(p *program) *cobra.Command {
 }
 
 // writeProvision writes the files of a payload, each whole or not at all. All of them are in the folder itself.
-func writeProvision(dir string, files []provision.File) error {
+func writeProvision(dir string, files []agentenv.File) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return problem.Wrap(err, problem.BadRequest, "choose a folder that you may write to", "the folder %s cannot be made", dir)
 	}

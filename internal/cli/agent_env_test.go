@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/agentenv"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/provision"
 	"github.com/clawjail/clawjail/internal/store"
 )
 
@@ -86,11 +86,11 @@ func TestAgentEnvIsMadeOfWhatTheAgentHas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var p provision.Payload
+	var p agentenv.Payload
 	if err := json.Unmarshal([]byte(out), &p); err != nil {
 		t.Fatal(err)
 	}
-	if p.Env["SHELL_URL"] != provision.GatewayURL || p.Env["OPENAI_BASE_URL"] != "" || !strings.Contains(out, "/svc/hidden/") || len(p.Files) != 1 {
+	if p.Env["SHELL_URL"] != agentenv.GatewayURL || p.Env["OPENAI_BASE_URL"] != "" || !strings.Contains(out, "/svc/hidden/") || len(p.Files) != 1 {
 		t.Errorf("the reader is given %s", out)
 	}
 

@@ -16,8 +16,8 @@ import (
 
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/mcpserver"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
 const (
@@ -38,13 +38,13 @@ type mcpTools struct {
 	connecting sync.Mutex // held while it is connected
 	mu         sync.Mutex
 	session    *sdk.ClientSession
-	views      toolserver.Views // of what was found last
+	views      mcpserver.Views // of what was found last
 	watchers   map[chan struct{}]bool
 	progress   map[string]*telling
 }
 
 func newMCPTools(version string, control func() (*client.Client, error)) *mcpTools {
-	t := &mcpTools{control: control, dirty: make(chan struct{}, 1), views: toolserver.Offers{}.Views(), watchers: map[chan struct{}]bool{}, progress: map[string]*telling{}}
+	t := &mcpTools{control: control, dirty: make(chan struct{}, 1), views: mcpserver.Offers{}.Views(), watchers: map[chan struct{}]bool{}, progress: map[string]*telling{}}
 	stir := func() {
 		select {
 		case t.dirty <- struct{}{}:
@@ -97,7 +97,7 @@ func (t *mcpTools) follow(ctx context.Context) (was bool) {
 	}()
 	defer func() { t.drop(session); <-lost }()
 	for {
-		for _, kind := range toolserver.Kinds() {
+		for _, kind := range mcpserver.Kinds() {
 			if _, err := t.list(ctx, session, kind); err != nil {
 				return true
 			}
@@ -148,12 +148,12 @@ func (t *mcpTools) drop(session *sdk.ClientSession) {
 }
 
 // list asks for what there is of a kind. Watchers hear when the list differs from the one before.
-func (t *mcpTools) list(ctx context.Context, session *sdk.ClientSession, kind toolserver.Kind) (toolserver.Offers, error) {
+func (t *mcpTools) list(ctx context.Context, session *sdk.ClientSession, kind mcpserver.Kind) (mcpserver.Offers, error) {
 	ctx, cancel := context.WithTimeout(ctx, toolsPatience)
 	defer cancel()
 	out, err := listOf(ctx, session, kind)
 	if err != nil {
-		return toolserver.Offers{}, err
+		return mcpserver.Offers{}, err
 	}
 	view := out.Sum(kind)
 	t.mu.Lock()
@@ -172,22 +172,22 @@ func (t *mcpTools) list(ctx context.Context, session *sdk.ClientSession, kind to
 }
 
 // listOf lists what of a kind is of other servers, by name.
-func listOf(ctx context.Context, session *sdk.ClientSession, kind toolserver.Kind) (out toolserver.Offers, err error) {
+func listOf(ctx context.Context, session *sdk.ClientSession, kind mcpserver.Kind) (out mcpserver.Offers, err error) {
 	switch kind {
-	case toolserver.Tools:
+	case mcpserver.Tools:
 		for tool, err := range session.Tools(ctx, nil) {
 			if err != nil {
 				return out, err
 			}
-			if toolserver.Offered(tool.Name) { // the others are our own
+			if mcpserver.Offered(tool.Name) { // the others are our own
 				out.Tools = append(out.Tools, tool)
 			}
 		}
-	case toolserver.Resources:
+	case mcpserver.Resources:
 		if out.Resources, err = gather(session.Resources(ctx, nil)); err == nil {
 			out.Templates, err = gather(session.ResourceTemplates(ctx, nil))
 		}
-	case toolserver.Prompts:
+	case mcpserver.Prompts:
 		out.Prompts, err = gather(session.Prompts(ctx, nil))
 	}
 	return out.Sorted(), err
@@ -205,8 +205,8 @@ func gather[T any](all iter.Seq2[T, error]) (out []T, err error) {
 }
 
 // OffersFor implements mcp.Foreign. Without a control plane there is nothing.
-func (t *mcpTools) OffersFor(ctx context.Context, _ identity.Principal, kind toolserver.Kind) (toolserver.Offers, string) {
-	var out toolserver.Offers
+func (t *mcpTools) OffersFor(ctx context.Context, _ identity.Principal, kind mcpserver.Kind) (mcpserver.Offers, string) {
+	var out mcpserver.Offers
 	if session, err := t.connected(ctx); err == nil {
 		out, _ = t.list(ctx, session, kind) // nothing, then
 	}
@@ -214,7 +214,7 @@ func (t *mcpTools) OffersFor(ctx context.Context, _ identity.Principal, kind too
 }
 
 // View implements mcp.Foreign.
-func (t *mcpTools) View(context.Context, identity.Principal) (toolserver.Views, error) {
+func (t *mcpTools) View(context.Context, identity.Principal) (mcpserver.Views, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return maps.Clone(t.views), nil
@@ -234,7 +234,7 @@ func (t *mcpTools) Watch(identity.Principal) (changed <-chan struct{}, stop func
 }
 
 // Call implements mcp.Foreign. A refusal is a result of the control plane; it is passed on as it is.
-func (t *mcpTools) Call(ctx context.Context, _ identity.Principal, name string, arguments json.RawMessage, tell toolserver.Progress) (*sdk.CallToolResult, error) {
+func (t *mcpTools) Call(ctx context.Context, _ identity.Principal, name string, arguments json.RawMessage, tell mcpserver.Progress) (*sdk.CallToolResult, error) {
 	params := &sdk.CallToolParams{Name: name}
 	if len(arguments) > 0 {
 		params.Arguments = arguments
@@ -243,12 +243,12 @@ func (t *mcpTools) Call(ctx context.Context, _ identity.Principal, name string, 
 }
 
 // Read implements mcp.Foreign.
-func (t *mcpTools) Read(ctx context.Context, _ identity.Principal, uri string, tell toolserver.Progress) (*sdk.ReadResourceResult, error) {
+func (t *mcpTools) Read(ctx context.Context, _ identity.Principal, uri string, tell mcpserver.Progress) (*sdk.ReadResourceResult, error) {
 	return pass(ctx, t, tell, &sdk.ReadResourceParams{URI: uri}, (*sdk.ClientSession).ReadResource)
 }
 
 // Prompt implements mcp.Foreign.
-func (t *mcpTools) Prompt(ctx context.Context, _ identity.Principal, name string, arguments map[string]string, tell toolserver.Progress) (*sdk.GetPromptResult, error) {
+func (t *mcpTools) Prompt(ctx context.Context, _ identity.Principal, name string, arguments map[string]string, tell mcpserver.Progress) (*sdk.GetPromptResult, error) {
 	return pass(ctx, t, tell, &sdk.GetPromptParams{Name: name, Arguments: arguments}, (*sdk.ClientSession).GetPrompt)
 }
 
@@ -258,7 +258,7 @@ func (t *mcpTools) Complete(ctx context.Context, _ identity.Principal, asked *sd
 }
 
 // pass passes a request on to the control plane. A refusal there is its error of the protocol.
-func pass[P sdk.Params, R any](ctx context.Context, t *mcpTools, tell toolserver.Progress, params P, send func(*sdk.ClientSession, context.Context, P) (R, error)) (R, error) {
+func pass[P sdk.Params, R any](ctx context.Context, t *mcpTools, tell mcpserver.Progress, params P, send func(*sdk.ClientSession, context.Context, P) (R, error)) (R, error) {
 	var nothing R
 	session, err := t.connected(ctx)
 	if err != nil {
@@ -319,7 +319,7 @@ func (t *mcpTools) tell(p *sdk.ProgressNotificationParams) {
 // telling is who hears of the progress of a call, until the call has returned.
 type telling struct {
 	mu sync.Mutex
-	to toolserver.Progress // nil then
+	to mcpserver.Progress // nil then
 }
 
 func (t *telling) tell(p *sdk.ProgressNotificationParams) {

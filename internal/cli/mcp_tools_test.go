@@ -20,8 +20,8 @@ import (
 
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/mcp"
+	"github.com/clawjail/clawjail/internal/mcpserver"
 	"github.com/clawjail/clawjail/internal/testenv"
-	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
 // otherServers have one tool and one resource at a time, of which the control plane of a test hears when it is another one.
@@ -34,24 +34,24 @@ type otherServers struct {
 	heard    chan struct{} // closed when progress was heard, which calls wait for
 }
 
-func (o *otherServers) OffersFor(ctx context.Context, by identity.Principal, kind toolserver.Kind) (out toolserver.Offers, _ string) {
+func (o *otherServers) OffersFor(ctx context.Context, by identity.Principal, kind mcpserver.Kind) (out mcpserver.Offers, _ string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch kind {
-	case toolserver.Tools:
+	case mcpserver.Tools:
 		out.Tools = []*sdk.Tool{{Name: o.tool, InputSchema: json.RawMessage(`{"type":"object"}`)}}
-	case toolserver.Resources:
+	case mcpserver.Resources:
 		out.Resources = []*sdk.Resource{{URI: o.resource}}
 		out.Templates = []*sdk.ResourceTemplate{{URITemplate: "mcp+one+x:{y}"}}
-	case toolserver.Prompts:
+	case mcpserver.Prompts:
 		out.Prompts = []*sdk.Prompt{{Name: "one__ask"}}
 	}
 	return out, out.Sum(kind)
 }
 
-func (o *otherServers) View(ctx context.Context, by identity.Principal) (toolserver.Views, error) {
-	out := toolserver.Views{}
-	for _, kind := range toolserver.Kinds() {
+func (o *otherServers) View(ctx context.Context, by identity.Principal) (mcpserver.Views, error) {
+	out := mcpserver.Views{}
+	for _, kind := range mcpserver.Kinds() {
 		_, out[kind] = o.OffersFor(ctx, by, kind)
 	}
 	return out, nil
@@ -65,7 +65,7 @@ func (o *otherServers) Watch(identity.Principal) (<-chan struct{}, func()) {
 	return w, func() { o.mu.Lock(); defer o.mu.Unlock(); delete(o.watchers, w) }
 }
 
-func (o *otherServers) Call(ctx context.Context, by identity.Principal, name string, raw json.RawMessage, tell toolserver.Progress) (*sdk.CallToolResult, error) {
+func (o *otherServers) Call(ctx context.Context, by identity.Principal, name string, raw json.RawMessage, tell mcpserver.Progress) (*sdk.CallToolResult, error) {
 	tell(1, 2, "half")
 	select {
 	case <-o.heard:
@@ -75,7 +75,7 @@ func (o *otherServers) Call(ctx context.Context, by identity.Principal, name str
 	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: by.ID + " " + name + " " + string(raw)}}}, nil
 }
 
-func (o *otherServers) Read(_ context.Context, by identity.Principal, uri string, tell toolserver.Progress) (*sdk.ReadResourceResult, error) {
+func (o *otherServers) Read(_ context.Context, by identity.Principal, uri string, tell mcpserver.Progress) (*sdk.ReadResourceResult, error) {
 	if uri == "mcp+one+gone" {
 		return nil, &jsonrpc.Error{Code: -32002, Message: "the server says no"}
 	}
@@ -83,7 +83,7 @@ func (o *otherServers) Read(_ context.Context, by identity.Principal, uri string
 	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: uri, Text: by.ID}}, Cacheable: sdk.Cacheable{CacheScope: "private"}}, nil
 }
 
-func (o *otherServers) Prompt(_ context.Context, by identity.Principal, name string, arguments map[string]string, tell toolserver.Progress) (*sdk.GetPromptResult, error) {
+func (o *otherServers) Prompt(_ context.Context, by identity.Principal, name string, arguments map[string]string, tell mcpserver.Progress) (*sdk.GetPromptResult, error) {
 	tell(1, 2, "got")
 	return &sdk.GetPromptResult{Messages: []*sdk.PromptMessage{{Role: "user", Content: &sdk.TextContent{Text: by.ID + " " + name + " " + arguments["x"]}}}}, nil
 }

@@ -8,15 +8,15 @@ import (
 
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/mcpserver"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
 const serversPath = settingsPath + "/servers"
 
 // serverRow is an MCP server as a page shows it. Of its environment there are names only.
 type serverRow struct {
-	toolserver.Status
+	mcpserver.Status
 	Command string
 	Names   string // of its environment
 	Fixed   bool   // it is of the configuration, and changed there
@@ -28,7 +28,7 @@ type servers struct {
 	Tabs    []section
 	Servers []serverRow
 	Form    *form
-	Report  *toolserver.Report
+	Report  *mcpserver.Report
 	May     bool
 	Offers  []option
 	Wrong   bool // the form was sent, and something of it was
@@ -36,7 +36,7 @@ type servers struct {
 
 func (c *Console) serversPage(q *request) error { return c.showServers(q, blank(), nil) }
 
-func (c *Console) showServers(q *request, f *form, report *toolserver.Report) error {
+func (c *Console) showServers(q *request, f *form, report *mcpserver.Report) error {
 	if c.Servers == nil {
 		return problem.New(problem.NotFound, "they are served where jails are made", "no MCP servers run here")
 	}
@@ -46,7 +46,7 @@ func (c *Console) showServers(q *request, f *form, report *toolserver.Report) er
 	}
 	data := servers{Wrong: !f.ok(), Tabs: c.settingsTabs("/servers"), Form: f, Offers: options("", "yes", "no"), Report: report, May: identity.Can(q.by, identity.ServerChange, "") == nil}
 	for _, s := range all {
-		row := serverRow{Status: s, Command: strings.Join(s.Command, " "), Names: strings.Join(slices.Sorted(maps.Keys(s.Env)), ", "), Fixed: s.Source == toolserver.SourceFile}
+		row := serverRow{Status: s, Command: strings.Join(s.Command, " "), Names: strings.Join(slices.Sorted(maps.Keys(s.Env)), ", "), Fixed: s.Source == mcpserver.SourceFile}
 		var owners []string
 		for _, i := range s.Instances {
 			owners = append(owners, cmp.Or(i.Name, i.Owner, "all of "+i.Tenant))

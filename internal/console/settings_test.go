@@ -15,33 +15,33 @@ import (
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/mcpserver"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
 // fakeServers are MCP servers that do not run.
 type fakeServers struct {
 	authority *identity.Service
-	all       []toolserver.Status
+	all       []mcpserver.Status
 	added     config.MCPServer
 	removed   string
 	tested    string
 }
 
-func (f *fakeServers) List(ctx context.Context, by identity.Principal, tenant string) ([]toolserver.Status, error) {
+func (f *fakeServers) List(ctx context.Context, by identity.Principal, tenant string) ([]mcpserver.Status, error) {
 	return f.all, f.authority.Authorize(ctx, by, identity.ServerList, by.TenantOr(tenant))
 }
 
-func (f *fakeServers) Add(ctx context.Context, by identity.Principal, s config.MCPServer) (toolserver.Status, error) {
+func (f *fakeServers) Add(ctx context.Context, by identity.Principal, s config.MCPServer) (mcpserver.Status, error) {
 	if err := f.authority.Authorize(ctx, by, identity.ServerChange, ""); err != nil {
-		return toolserver.Status{}, err
+		return mcpserver.Status{}, err
 	}
 	var many *problem.Many
 	if errors.As(s.Validate(), &many) {
-		return toolserver.Status{}, &problem.Many{Code: problem.BadRequest, Flaws: many.Flaws}
+		return mcpserver.Status{}, &problem.Many{Code: problem.BadRequest, Flaws: many.Flaws}
 	}
 	f.added = s
-	return toolserver.Status{MCPServer: s}, nil
+	return mcpserver.Status{MCPServer: s}, nil
 }
 
 func (f *fakeServers) Remove(ctx context.Context, by identity.Principal, name string) error {
@@ -52,25 +52,25 @@ func (f *fakeServers) Remove(ctx context.Context, by identity.Principal, name st
 	return nil
 }
 
-func (f *fakeServers) Test(ctx context.Context, by identity.Principal, _, name string) (toolserver.Report, error) {
+func (f *fakeServers) Test(ctx context.Context, by identity.Principal, _, name string) (mcpserver.Report, error) {
 	if err := f.authority.Authorize(ctx, by, identity.ServerChange, ""); err != nil {
-		return toolserver.Report{}, err
+		return mcpserver.Report{}, err
 	}
 	f.tested = name
 	if name == "broken" {
-		return toolserver.Report{}, problem.New(problem.NotFound, "list them", "there is no server %q", name)
+		return mcpserver.Report{}, problem.New(problem.NotFound, "list them", "there is no server %q", name)
 	}
-	return toolserver.Report{Name: name, Title: hostile, Offers: toolserver.Offers{Tools: []*sdk.Tool{{Name: "read", Description: "reads " + hostile}}}, Left: 2, Stderr: "started " + hostile}, nil
+	return mcpserver.Report{Name: name, Title: hostile, Offers: mcpserver.Offers{Tools: []*sdk.Tool{{Name: "read", Description: "reads " + hostile}}}, Left: 2, Stderr: "started " + hostile}, nil
 }
 
 // withServers is a world with MCP servers.
 func withServers(t testing.TB, change ...func(*Options)) (*world, *fakeServers) {
-	servers := &fakeServers{all: []toolserver.Status{
+	servers := &fakeServers{all: []mcpserver.Status{
 		{MCPServer: config.MCPServer{Name: "files", Command: []string{"/usr/bin/files", hostile}, Tenants: []string{"*"}, Env: map[string]string{"MODE": "the value of a variable"},
-			Secrets: []config.ServerSecret{{Name: "KEY", Secret: "files-key"}}}, Source: toolserver.SourceFile, State: toolserver.StateRunning, Tools: 7,
-			Instances: []toolserver.Instance{{Tenant: "acme", Owner: "agent:a_1", Name: "writer", State: toolserver.StateRunning}, {Tenant: "acme", State: toolserver.StateRunning}}},
+			Secrets: []config.ServerSecret{{Name: "KEY", Secret: "files-key"}}}, Source: mcpserver.SourceFile, State: mcpserver.StateRunning, Tools: 7,
+			Instances: []mcpserver.Instance{{Tenant: "acme", Owner: "agent:a_1", Name: "writer", State: mcpserver.StateRunning}, {Tenant: "acme", State: mcpserver.StateRunning}}},
 		{MCPServer: config.MCPServer{Name: "search", Command: []string{"/usr/bin/search"}, Tenants: []string{"acme"}, Allow: []string{"example.com"}},
-			Source: toolserver.SourceAdded, State: toolserver.StatePaused, Tools: -1, Problem: "it ended: " + hostile},
+			Source: mcpserver.SourceAdded, State: mcpserver.StatePaused, Tools: -1, Problem: "it ended: " + hostile},
 	}}
 	w := newWorld(t, append(change, func(o *Options) { o.Servers = servers })...)
 	servers.authority = w.identity

@@ -8,11 +8,11 @@ import (
 	"strconv"
 
 	"github.com/clawjail/clawjail/internal/agent"
+	"github.com/clawjail/clawjail/internal/agentenv"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
-	"github.com/clawjail/clawjail/internal/provision"
+	"github.com/clawjail/clawjail/internal/mcpserver"
 	"github.com/clawjail/clawjail/internal/quota"
-	"github.com/clawjail/clawjail/internal/toolserver"
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
@@ -44,7 +44,7 @@ func workspacesOf(c config.Config) string {
 
 // gatewayOfJails is the gateway as agents' jails and containers see it, by the name that is part of their contract.
 func gatewayOfJails(c config.Config) string {
-	return "http://" + net.JoinHostPort(provision.GatewayName, strconv.Itoa(int(c.Gateway.Port)))
+	return "http://" + net.JoinHostPort(agentenv.GatewayName, strconv.Itoa(int(c.Gateway.Port)))
 }
 
 // DefaultDriver makes the jails of agents that name neither template nor image.
@@ -57,7 +57,7 @@ func DefaultDriver(d config.AgentDriver) string {
 
 // makeServers makes the service of MCP servers in jails, and binds secrets to where they go.
 func (p *plane) makeServers(ctx context.Context) (err error) {
-	p.servers, err = toolserver.New(toolserver.Options{
+	p.servers, err = mcpserver.New(mcpserver.Options{
 		Quotas: p.Config.Quotas, Tenants: p.identity.Counted,
 		Driver: p.host, Keeper: p.host, Gateway: p.gateway.Gateway, Vault: p.vault, Store: p.store, Identity: p.identity, Audit: p.audit,
 		Templates: func(ctx context.Context) ([]string, error) {

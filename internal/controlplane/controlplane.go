@@ -37,12 +37,12 @@ import (
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/identity/signin"
+	"github.com/clawjail/clawjail/internal/mcpserver"
 	"github.com/clawjail/clawjail/internal/metrics"
 	"github.com/clawjail/clawjail/internal/peer"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/task"
-	"github.com/clawjail/clawjail/internal/toolserver"
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
@@ -115,7 +115,7 @@ type plane struct {
 	sessions *session.Service
 	accounts lateAccounts
 	agents   *agent.Service
-	servers  *toolserver.Service
+	servers  *mcpserver.Service
 	tasks    *task.Service
 	health   *health.Service
 	console  http.Handler // nil without one

@@ -14,9 +14,9 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/auditlog"
 	"github.com/clawjail/clawjail/internal/gateway/door"
 	"github.com/clawjail/clawjail/internal/gateway/execute"
-	"github.com/clawjail/clawjail/internal/gateway/ledger"
 	"github.com/clawjail/clawjail/internal/gateway/llm"
 	"github.com/clawjail/clawjail/internal/gateway/service"
 	"github.com/clawjail/clawjail/internal/metrics"
@@ -73,7 +73,7 @@ func (p *plane) makeGateway(context.Context) (err error) {
 	limits.IdleTimeout = p.Config.Gateway.Silence
 	p.gateway.Gateway, err = gateway.New(gateway.Config{
 		Guard: netguard.Guard{Self: []netip.AddrPort{p.Config.Listen}}, Networks: p.networks.Now, Logger: p.Log, Now: p.Now, Limits: limits,
-		Local: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.inside.ServeHTTP(w, r) }), Records: ledger.New(p.audit),
+		Local: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.inside.ServeHTTP(w, r) }), Records: auditlog.New(p.audit),
 		Policy: p.policy, Used: p.ruleUsed, Ask: p.ask, Rates: p.rates, Keys: p.identity, Observer: p.metrics, Roots: p.roots,
 		Unknown: func(ctx context.Context, addr netip.Addr) bool { return p.agents.Unknown(ctx, addr) },
 		Quotas:  p.Config.Quotas, Connections: connectionsOfAll(), Tenants: p.identity.Counted,

@@ -13,10 +13,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/linux"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // undo removes everything that carries the trial's id, whatever state it is in. It works once, and a further call
@@ -122,7 +122,7 @@ func (absentFirewall) List(context.Context) ([]jail.Trace, error) { return nil, 
 func (t *trial) removeFolders(ctx context.Context) error {
 	var errs []error
 	for _, dir := range []string{t.run, t.data} {
-		folder, err := beneath.Open(dir)
+		folder, err := safepath.Open(dir)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

@@ -24,7 +24,7 @@ const (
 	kindAccess   = "access"
 )
 
-// KindDeclaration is the kind of entries that package agent keeps beside these, kindServer that of package toolserver, and
+// KindDeclaration is the kind of entries that package agent keeps beside these, kindServer that of package mcpserver, and
 // those of [grant.KindPermission] are package grant's.
 // They decide nothing here.
 const (

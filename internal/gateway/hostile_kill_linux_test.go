@@ -28,8 +28,8 @@ import (
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/auditlog"
 	"github.com/clawjail/clawjail/internal/gateway/execute"
-	"github.com/clawjail/clawjail/internal/gateway/ledger"
 	"github.com/clawjail/clawjail/internal/gateway/service"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/policy/netguard"
@@ -112,7 +112,7 @@ func gatewayToKill(mode string) error {
 	if err != nil {
 		return err
 	}
-	var records gateway.Records = ledger.New(log)
+	var records gateway.Records = auditlog.New(log)
 	if mode == "afterwards" {
 		records = afterwards{records}
 	}

@@ -34,7 +34,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/config"
-	"github.com/clawjail/clawjail/internal/hostd/console"
+	"github.com/clawjail/clawjail/internal/hostd/stdio"
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
@@ -218,7 +218,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 	counted := func(j jail.Journal) jail.Journal {
 		return &boundedJournal{Journal: &reapJournal{Journal: j, reaped: reaped}, bound: count}
 	}
-	consoles, err := console.New(console.Options{
+	consoles, err := stdio.New(stdio.Options{
 		Installation: o.Installation, Dir: o.Keep.Consoles, Logs: o.Keep.Logs, Keep: o.Keep.LogBytes, Log: o.Log})
 	if err != nil {
 		return err

@@ -10,8 +10,8 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/hostd/console"
 	"github.com/clawjail/clawjail/internal/hostd/keeper"
+	"github.com/clawjail/clawjail/internal/hostd/stdio"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -165,7 +165,7 @@ func (m makers) hasContainers(ctx context.Context) bool {
 }
 
 // openContainers makes the driver of containers, where there is one.
-func (o *Options) openContainers(journal jail.Journal, c *console.Console) (Containers, error) {
+func (o *Options) openContainers(journal jail.Journal, c *stdio.Console) (Containers, error) {
 	if o.Containers == nil || o.ContainerJournal == nil {
 		return nil, nil
 	}
@@ -180,7 +180,7 @@ func (o *Options) openContainers(journal jail.Journal, c *console.Console) (Cont
 }
 
 // openKeeper reads what is declared.
-func (o *Options) openKeeper(m makers, c *console.Console, who *tenants, room func() error) (*keeper.Keeper, error) {
+func (o *Options) openKeeper(m makers, c *stdio.Console, who *tenants, room func() error) (*keeper.Keeper, error) {
 	k, err := keeper.Open(keeper.Options{
 		Dir: o.Keep.Agents, Maker: m.of, Console: c, Boot: o.Keep.Boot, Log: o.Log, Now: o.Now, Room: room,
 		RemoveMade: o.Parts.RemoveMade, Share: who.share,

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/config"
-	"github.com/clawjail/clawjail/internal/hostd/console"
+	"github.com/clawjail/clawjail/internal/hostd/stdio"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/swap"
@@ -35,7 +35,7 @@ func ReapWithout(ctx context.Context, o RunOptions, how jail.ReapOptions) (repor
 	o.Config.AppArmor = config.AppArmorOff // jails are only ended: what profiles need is not asked for
 	err = o.withParts(ctx, func(in Installation, pool *jail.Pool, parts Parts, journal jail.Journal) (err error) {
 		defer func() { err = errors.Join(err, parts.Close(context.WithoutCancel(ctx))) }()
-		consoles, err := console.New(console.Options{Installation: in.ID, Dir: consolesDir(o.Config), Logs: LogsDir(o.Config),
+		consoles, err := stdio.New(stdio.Options{Installation: in.ID, Dir: consolesDir(o.Config), Logs: LogsDir(o.Config),
 			Keep: int64(o.Config.Agents.Log), Log: o.Log})
 		if err != nil {
 			return err

@@ -10,9 +10,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // Root can let agents have folders beneath further ones than workspace_roots of the configuration, with a yes on a terminal. They
@@ -135,7 +135,7 @@ func NewRoot(c config.Config, dir string) (AddedRoot, error) {
 // AddRoot makes a folder, if it is missing, for the owner of the one that it is in, and writes down that agents may be given what
 // lies beneath it.
 func AddRoot(c config.Config, r AddedRoot) (err error) {
-	data, err := beneath.OpenTrusted(c.DataDir)
+	data, err := safepath.OpenTrusted(c.DataDir)
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func AddRoot(c config.Config, r AddedRoot) (err error) {
 		return problem.New(problem.Conflict, "name a folder above them in workspace_roots of the configuration",
 			"%d folders were added already, the most there may be", maxAddedRoots)
 	}
-	parent, err := beneath.OpenPlain(filepath.Dir(r.Path))
+	parent, err := safepath.OpenPlain(filepath.Dir(r.Path))
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/clawjail/clawjail/internal/config"
-	"github.com/clawjail/clawjail/internal/hostd/console"
+	"github.com/clawjail/clawjail/internal/hostd/stdio"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/swap"
@@ -136,7 +136,7 @@ func (o RunOptions) withdrawJails(ctx context.Context, in Installation, pool *ja
 		return parts.Close(context.WithoutCancel(ctx))
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	consoles, err := console.New(console.Options{Installation: in.ID, Dir: consolesDir(o.Config), Logs: LogsDir(o.Config),
+	consoles, err := stdio.New(stdio.Options{Installation: in.ID, Dir: consolesDir(o.Config), Logs: LogsDir(o.Config),
 		Keep: int64(o.Config.Agents.Log), Log: o.Log})
 	if err != nil {
 		return err

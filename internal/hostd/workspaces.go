@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/quota"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // Agents' data in workspaces has no bound of its own: those are folders of the host. While there are several tenants, the host
@@ -140,7 +140,7 @@ func (w *workspaces) tend(ctx context.Context) (counted bool, err error) {
 }
 
 // beyond are the tenants that have more than their share of what all of them have and of what is free.
-func (w *workspaces) beyond(r room, used map[string]beneath.Usage) map[string]error {
+func (w *workspaces) beyond(r room, used map[string]safepath.Usage) map[string]error {
 	bytes, files := r.free, r.filesFree
 	for _, u := range used {
 		bytes += u.Bytes
@@ -198,7 +198,7 @@ func (w *workspaces) beneath(dir string) (root, rel string, is bool) {
 }
 
 // count adds up what tenants have: in the folders that their jails can write to and, but for the tenant default, in all that are theirs.
-func (w *workspaces) count(ctx context.Context, all []jail.Status) (map[string]beneath.Usage, error) {
+func (w *workspaces) count(ctx context.Context, all []jail.Status) (map[string]safepath.Usage, error) {
 	var disk unix.Stat_t
 	if err := unix.Stat(w.Disk, &disk); err != nil {
 		return nil, fmt.Errorf("look at the disk of %s: %w", w.Disk, err)
@@ -224,15 +224,15 @@ func (w *workspaces) count(ctx context.Context, all []jail.Status) (map[string]b
 			return nil, err
 		}
 	}
-	out := map[string]beneath.Usage{}
+	out := map[string]safepath.Usage{}
 	for tenant := range maps.Keys(folders) {
-		u := beneath.Usage{Bytes: unlinked[tenant]}
+		u := safepath.Usage{Bytes: unlinked[tenant]}
 		for _, dir := range outermost(folders[tenant]) {
 			more, err := w.usage(ctx, dir, uint64(disk.Dev), maxCounted-u.Files)
 			if err != nil {
 				return nil, err
 			}
-			u = beneath.Usage{Bytes: u.Bytes + more.Bytes, Files: u.Files + more.Files, Cut: u.Cut || more.Cut}
+			u = safepath.Usage{Bytes: u.Bytes + more.Bytes, Files: u.Files + more.Files, Cut: u.Cut || more.Cut}
 		}
 		out[tenant] = u
 	}
@@ -240,9 +240,9 @@ func (w *workspaces) count(ctx context.Context, all []jail.Status) (map[string]b
 }
 
 // usage is what is in a folder beneath a root, where that is on the disk.
-func (w *workspaces) usage(ctx context.Context, dir string, device uint64, most int64) (u beneath.Usage, err error) {
+func (w *workspaces) usage(ctx context.Context, dir string, device uint64, most int64) (u safepath.Usage, err error) {
 	at, rel, _ := w.beneath(dir)
-	root, err := beneath.Open(at)
+	root, err := safepath.Open(at)
 	if err != nil {
 		return u, err
 	}
@@ -250,7 +250,7 @@ func (w *workspaces) usage(ctx context.Context, dir string, device uint64, most 
 	folder := root
 	if rel != "" {
 		folder, err = root.Folder(rel)
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, beneath.ErrPlanted) {
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, safepath.ErrPlanted) {
 			return u, nil // no jail can have it either
 		}
 		if err != nil {

@@ -13,11 +13,11 @@ import (
 	"syscall"
 
 	"github.com/clawjail/clawjail/internal/base/texts"
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jailspawn/command"
 	"github.com/clawjail/clawjail/internal/jailspawn/staged"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // maxStaged is how many leftovers are looked at in one go.
@@ -25,7 +25,7 @@ const maxStaged = 4096
 
 // stage is what a program is started by, in its jail.
 type stage struct {
-	folder *beneath.Folder // that has a folder for each program
+	folder *safepath.Folder // that has a folder for each program
 	id     string
 	at     string // the program's folder, as the jail sees it
 }
@@ -38,7 +38,7 @@ func (s *stage) Close() error { return errors.Join(staged.Remove(s.folder, s.id)
 
 // newStage stages a program beneath a root. dir is where, or empty for the usual place.
 func (s *Spawner) newStage(ctx context.Context, rootPath, user, dir string, ephemeral bool, prog jail.Program) (*stage, error) {
-	root, err := beneath.Open(rootPath)
+	root, err := safepath.Open(rootPath)
 	if err != nil {
 		return nil, reach(err)
 	}
@@ -109,7 +109,7 @@ func newID() string {
 
 // removeStale removes what was staged by those who are gone: they were killed, so that nobody else will. A jail that was made
 // for it and runs on is ended.
-func (s *Spawner) removeStale(ctx context.Context, folder *beneath.Folder, rootPath, user string) {
+func (s *Spawner) removeStale(ctx context.Context, folder *safepath.Folder, rootPath, user string) {
 	names, err := folder.Names(maxStaged)
 	for _, id := range names {
 		if !command.ValidID(id) || !stale(folder, id) {
@@ -130,7 +130,7 @@ func (s *Spawner) removeStale(ctx context.Context, folder *beneath.Folder, rootP
 }
 
 // stale says whether who staged something is gone.
-func stale(folder *beneath.Folder, id string) bool {
+func stale(folder *safepath.Folder, id string) bool {
 	dir, err := folder.Folder(id)
 	if err != nil {
 		return false

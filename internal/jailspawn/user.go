@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // maxPasswd bounds the list of users of a jail.
@@ -22,7 +22,7 @@ type account struct {
 
 // accountIn looks a user up in the jail's own list (passwd(5)), which is the jail's word, and only used for what is done in
 // the jail: where its home is, and whose its files are there.
-func accountIn(root *beneath.Folder, user string) (account, error) {
+func accountIn(root *safepath.Folder, user string) (account, error) {
 	none := problem.New(problem.BadRequest, "name another with --user; those that there are: /etc/passwd of the jail", "the jail has no user %s", user)
 	etc, err := root.Folder("etc")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -54,7 +54,7 @@ func accountIn(root *beneath.Folder, user string) (account, error) {
 
 // reach says that something beneath a jail's root is not reached, or is not what it should be.
 func reach(err error) error {
-	if errors.Is(err, beneath.ErrPlanted) {
+	if errors.Is(err, safepath.ErrPlanted) {
 		return problem.Wrap(err, problem.JailFailed, "look at what lies there: only plain folders may", "something in the jail is in the way of what is staged")
 	}
 	if errors.Is(err, fs.ErrPermission) {

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/mcpserver"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
 // Bounds of what is remembered of clients.
@@ -25,20 +25,20 @@ const (
 type conversation struct {
 	mu       sync.Mutex
 	sessions []string
-	lists    toolserver.Views // those that it has listed; see Foreign
-	ear      *ear             // nil while it does not listen
+	lists    mcpserver.Views // those that it has listed; see Foreign
+	ear      *ear            // nil while it does not listen
 	over     bool
 }
 
 // listed keeps what the client knows of a kind.
-func (c *conversation) listed(kind toolserver.Kind, view string) {
+func (c *conversation) listed(kind mcpserver.Kind, view string) {
 	if c == nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.lists == nil {
-		c.lists = toolserver.Views{}
+		c.lists = mcpserver.Views{}
 	}
 	c.lists[kind] = view
 	if c.ear == nil {
@@ -51,7 +51,7 @@ func (c *conversation) listed(kind toolserver.Kind, view string) {
 }
 
 // seen is which lists the client knows. A list that it has not asked for is not among them.
-func (c *conversation) seen() toolserver.Views {
+func (c *conversation) seen() mcpserver.Views {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.lists)

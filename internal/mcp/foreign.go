@@ -9,22 +9,22 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/mcpserver"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
 // Foreign offers what MCP servers of others have, to those who may use them. Names of tools are told from our own by
-// [toolserver.Offered]; resources and prompts are all theirs. An error that is a *jsonrpc.Error is the server's. *toolserver.Service is one.
+// [mcpserver.Offered]; resources and prompts are all theirs. An error that is a *jsonrpc.Error is the server's. *mcpserver.Service is one.
 type Foreign interface {
 	// OffersFor lists what there is of a kind. View says what there is of each, as texts that are others when it is, and starts
 	// nothing for it.
-	OffersFor(ctx context.Context, by identity.Principal, kind toolserver.Kind) (offers toolserver.Offers, view string)
-	View(ctx context.Context, by identity.Principal) (toolserver.Views, error)
+	OffersFor(ctx context.Context, by identity.Principal, kind mcpserver.Kind) (offers mcpserver.Offers, view string)
+	View(ctx context.Context, by identity.Principal) (mcpserver.Views, error)
 	// Watch has something in changed when they may be others, until stop. It is closed when they end.
 	Watch(by identity.Principal) (changed <-chan struct{}, stop func())
-	Call(ctx context.Context, by identity.Principal, name string, arguments json.RawMessage, tell toolserver.Progress) (*sdk.CallToolResult, error)
-	Read(ctx context.Context, by identity.Principal, uri string, tell toolserver.Progress) (*sdk.ReadResourceResult, error)
-	Prompt(ctx context.Context, by identity.Principal, name string, arguments map[string]string, tell toolserver.Progress) (*sdk.GetPromptResult, error)
+	Call(ctx context.Context, by identity.Principal, name string, arguments json.RawMessage, tell mcpserver.Progress) (*sdk.CallToolResult, error)
+	Read(ctx context.Context, by identity.Principal, uri string, tell mcpserver.Progress) (*sdk.ReadResourceResult, error)
+	Prompt(ctx context.Context, by identity.Principal, name string, arguments map[string]string, tell mcpserver.Progress) (*sdk.GetPromptResult, error)
 	Complete(ctx context.Context, by identity.Principal, asked *sdk.CompleteParams) (*sdk.CompleteResult, error)
 }
 
@@ -34,19 +34,19 @@ func (s *Server) withForeign(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, request sdk.Request) (sdk.Result, error) {
 		switch r := request.(type) {
 		case *sdk.CallToolRequest:
-			if toolserver.Offered(r.Params.Name) {
+			if mcpserver.Offered(r.Params.Name) {
 				return s.handle(foreignTool(r.Params.Name))(ctx, r)
 			}
 		case *sdk.ReadResourceRequest:
-			return asked(ctx, s, method, r.Session, r.Params, func(ctx context.Context, who *caller, tell toolserver.Progress) (*sdk.ReadResourceResult, error) {
+			return asked(ctx, s, method, r.Session, r.Params, func(ctx context.Context, who *caller, tell mcpserver.Progress) (*sdk.ReadResourceResult, error) {
 				return s.Foreign.Read(ctx, who.by, r.Params.URI, tell)
 			})
 		case *sdk.GetPromptRequest:
-			return asked(ctx, s, method, r.Session, r.Params, func(ctx context.Context, who *caller, tell toolserver.Progress) (*sdk.GetPromptResult, error) {
+			return asked(ctx, s, method, r.Session, r.Params, func(ctx context.Context, who *caller, tell mcpserver.Progress) (*sdk.GetPromptResult, error) {
 				return s.Foreign.Prompt(ctx, who.by, r.Params.Name, r.Params.Arguments, tell)
 			})
 		case *sdk.CompleteRequest:
-			return asked(ctx, s, method, r.Session, r.Params, func(ctx context.Context, who *caller, _ toolserver.Progress) (*sdk.CompleteResult, error) {
+			return asked(ctx, s, method, r.Session, r.Params, func(ctx context.Context, who *caller, _ mcpserver.Progress) (*sdk.CompleteResult, error) {
 				return s.Foreign.Complete(ctx, who.by, r.Params)
 			})
 		case *sdk.SubscriptionsListenRequest:
@@ -68,7 +68,7 @@ func (s *Server) withOffers(ctx context.Context, out sdk.Result) sdk.Result {
 	if !known {
 		return out
 	}
-	of := func(kind toolserver.Kind) toolserver.Offers {
+	of := func(kind mcpserver.Kind) mcpserver.Offers {
 		ctx, cancel := until(ctx, who.gone)
 		defer cancel()
 		offers, view := s.Foreign.OffersFor(ctx, who.by, kind)
@@ -80,19 +80,19 @@ func (s *Server) withOffers(ctx context.Context, out sdk.Result) sdk.Result {
 	switch listed := out.(type) {
 	case *sdk.ListToolsResult:
 		more := *listed
-		more.Tools, more.CacheScope = append(append([]*sdk.Tool{}, listed.Tools...), of(toolserver.Tools).Tools...), private
+		more.Tools, more.CacheScope = append(append([]*sdk.Tool{}, listed.Tools...), of(mcpserver.Tools).Tools...), private
 		return &more
 	case *sdk.ListResourcesResult:
 		more := *listed
-		more.Resources, more.CacheScope = append([]*sdk.Resource{}, of(toolserver.Resources).Resources...), private
+		more.Resources, more.CacheScope = append([]*sdk.Resource{}, of(mcpserver.Resources).Resources...), private
 		return &more
 	case *sdk.ListResourceTemplatesResult:
 		more := *listed
-		more.ResourceTemplates, more.CacheScope = append([]*sdk.ResourceTemplate{}, of(toolserver.Resources).Templates...), private
+		more.ResourceTemplates, more.CacheScope = append([]*sdk.ResourceTemplate{}, of(mcpserver.Resources).Templates...), private
 		return &more
 	case *sdk.ListPromptsResult:
 		more := *listed
-		more.Prompts, more.CacheScope = append([]*sdk.Prompt{}, of(toolserver.Prompts).Prompts...), private
+		more.Prompts, more.CacheScope = append([]*sdk.Prompt{}, of(mcpserver.Prompts).Prompts...), private
 		return &more
 	}
 	return out
@@ -108,7 +108,7 @@ func foreignTool(name string) tool {
 // asked asks a server of others what is no tool: within what a caller may do at the same time, with progress for who wants it, and with
 // what went wrong as an error of the protocol.
 func asked[R sdk.Result](ctx context.Context, s *Server, method string, session *sdk.ServerSession, params sdk.Params,
-	ask func(ctx context.Context, who *caller, tell toolserver.Progress) (R, error)) (sdk.Result, error) {
+	ask func(ctx context.Context, who *caller, tell mcpserver.Progress) (R, error)) (sdk.Result, error) {
 	var out R
 	err := s.during(ctx, method, func(ctx context.Context, who *caller) (err error) {
 		tell := progressTo(session, params)

@@ -14,8 +14,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/mcpserver"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
 // others offer two tools, the second to the agent a alone, a template, and more to whom more is given: a tool with __ in its name, a
@@ -28,13 +28,13 @@ type others struct {
 	watchers map[chan struct{}]bool
 }
 
-func (o *others) OffersFor(ctx context.Context, by identity.Principal, kind toolserver.Kind) (out toolserver.Offers, view string) {
+func (o *others) OffersFor(ctx context.Context, by identity.Principal, kind mcpserver.Kind) (out mcpserver.Offers, view string) {
 	schema := json.RawMessage(`{"type":"object"}`)
 	o.mu.Lock()
 	more := o.more[by.ID]
 	o.mu.Unlock()
 	switch kind {
-	case toolserver.Tools:
+	case mcpserver.Tools:
 		out.Tools = append(out.Tools, &sdk.Tool{Name: "one__echo", InputSchema: schema})
 		if by.ID == "a" {
 			out.Tools = append(out.Tools, &sdk.Tool{Name: "two__echo", InputSchema: schema})
@@ -42,12 +42,12 @@ func (o *others) OffersFor(ctx context.Context, by identity.Principal, kind tool
 		if strings.Contains(more, "__") {
 			out.Tools = append(out.Tools, &sdk.Tool{Name: more, InputSchema: schema})
 		}
-	case toolserver.Resources:
+	case mcpserver.Resources:
 		out.Templates = append(out.Templates, &sdk.ResourceTemplate{URITemplate: "mcp+one+x:{y}"})
 		if strings.Contains(more, "+") {
 			out.Resources = append(out.Resources, &sdk.Resource{URI: more})
 		}
-	case toolserver.Prompts:
+	case mcpserver.Prompts:
 		if strings.Contains(more, "?") {
 			out.Prompts = append(out.Prompts, &sdk.Prompt{Name: more})
 		}
@@ -56,11 +56,11 @@ func (o *others) OffersFor(ctx context.Context, by identity.Principal, kind tool
 	return out, views[kind]
 }
 
-func (o *others) View(_ context.Context, by identity.Principal) (toolserver.Views, error) {
+func (o *others) View(_ context.Context, by identity.Principal) (mcpserver.Views, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	out := toolserver.Views{}
-	for kind, mark := range map[toolserver.Kind]string{toolserver.Tools: "__", toolserver.Resources: "+", toolserver.Prompts: "?"} {
+	out := mcpserver.Views{}
+	for kind, mark := range map[mcpserver.Kind]string{mcpserver.Tools: "__", mcpserver.Resources: "+", mcpserver.Prompts: "?"} {
 		out[kind] = "view "
 		if more := o.more[by.ID]; strings.Contains(more, mark) {
 			out[kind] += more
@@ -112,7 +112,7 @@ func (o *others) listening() int {
 	return len(o.watchers)
 }
 
-func (o *others) Call(_ context.Context, by identity.Principal, name string, raw json.RawMessage, tell toolserver.Progress) (*sdk.CallToolResult, error) {
+func (o *others) Call(_ context.Context, by identity.Principal, name string, raw json.RawMessage, tell mcpserver.Progress) (*sdk.CallToolResult, error) {
 	o.called = append(o.called, by.ID+" "+name+" "+string(raw))
 	tell(1, 2, "half")
 	switch name {
@@ -124,7 +124,7 @@ func (o *others) Call(_ context.Context, by identity.Principal, name string, raw
 	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "echoed"}}}, nil
 }
 
-func (o *others) Read(_ context.Context, by identity.Principal, uri string, tell toolserver.Progress) (*sdk.ReadResourceResult, error) {
+func (o *others) Read(_ context.Context, by identity.Principal, uri string, tell mcpserver.Progress) (*sdk.ReadResourceResult, error) {
 	o.called = append(o.called, by.ID+" "+uri)
 	tell(1, 2, "half")
 	switch uri {
@@ -138,7 +138,7 @@ func (o *others) Read(_ context.Context, by identity.Principal, uri string, tell
 	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: uri, Text: "read"}}, Cacheable: sdk.Cacheable{CacheScope: "private"}}, nil
 }
 
-func (o *others) Prompt(_ context.Context, by identity.Principal, name string, arguments map[string]string, tell toolserver.Progress) (*sdk.GetPromptResult, error) {
+func (o *others) Prompt(_ context.Context, by identity.Principal, name string, arguments map[string]string, tell mcpserver.Progress) (*sdk.GetPromptResult, error) {
 	tell(1, 2, "half")
 	if name == "one?gone" {
 		return nil, problem.New(problem.NotFound, "look", "it is not there")
@@ -253,7 +253,7 @@ func TestToolsOfOthersAreBesideOurOwn(t *testing.T) {
 	}
 	// Our own tools have no such names, so that neither hides the other.
 	for _, tool := range append(tools(), accessTool()) {
-		if toolserver.Offered(tool.name) {
+		if mcpserver.Offered(tool.name) {
 			t.Errorf("%s is taken for a tool of others", tool.name)
 		}
 	}
@@ -281,7 +281,7 @@ func TestToolsOfOthersAreThoseOfTheCaller(t *testing.T) {
 		}
 		n := 0
 		for _, tool := range listed.Tools {
-			if toolserver.Offered(tool.Name) {
+			if mcpserver.Offered(tool.Name) {
 				n++
 			}
 		}

@@ -13,8 +13,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/mcpserver"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
 // sessionHeader has the id of a conversation.
@@ -137,7 +137,7 @@ func (m message) session() string {
 		Arguments json.RawMessage `json:"arguments"`
 	}
 	var named closeArguments
-	if m.Method != "tools/call" || json.Unmarshal(m.Params, &of) != nil || toolserver.Offered(of.Name) || json.Unmarshal(of.Arguments, &named) != nil {
+	if m.Method != "tools/call" || json.Unmarshal(m.Params, &of) != nil || mcpserver.Offered(of.Name) || json.Unmarshal(of.Arguments, &named) != nil {
 		return ""
 	}
 	return named.Session

@@ -15,7 +15,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/clawjail/clawjail/internal/identity"
-	"github.com/clawjail/clawjail/internal/toolserver"
+	"github.com/clawjail/clawjail/internal/mcpserver"
 )
 
 // A client that wants to know when its lists change listens: with GET, which the versions of the protocol with sessions have,
@@ -31,7 +31,7 @@ const (
 )
 
 // changedNote is what is said of a kind. It carries nothing, but of which request it is the answer: the list does.
-func changedNote(kind toolserver.Kind, meta string) string {
+func changedNote(kind mcpserver.Kind, meta string) string {
 	if meta != "" {
 		meta = `,"params":{"_meta":` + meta + `}`
 	}
@@ -97,8 +97,8 @@ func (e *events) send(text string) error {
 }
 
 // tells sends that a list has changed, as an event.
-func (e *events) tells(meta string) func(toolserver.Kind) error {
-	return func(kind toolserver.Kind) error {
+func (e *events) tells(meta string) func(mcpserver.Kind) error {
+	return func(kind mcpserver.Kind) error {
 		return e.send("event: message\ndata: " + changedNote(kind, meta) + "\n\n")
 	}
 }
@@ -141,7 +141,7 @@ func (s *Server) listen(w http.ResponseWriter, r *http.Request, who *caller, id 
 		return nil // nobody listens any more
 	}
 	owner := keyOf(who.by)
-	l := listener{s: s, by: who.by, kinds: toolserver.Kinds(), changed: changed, listed: own.listed, seen: who.talk.seen, tell: out.tells(""), beat: func() error {
+	l := listener{s: s, by: who.by, kinds: mcpserver.Kinds(), changed: changed, listed: own.listed, seen: who.talk.seen, tell: out.tells(""), beat: func() error {
 		if s.conversations.find(id, owner) == nil {
 			return noConversation()
 		}
@@ -155,20 +155,20 @@ func (s *Server) listen(w http.ResponseWriter, r *http.Request, who *caller, id 
 type listener struct {
 	s       *Server
 	by      identity.Principal
-	kinds   []toolserver.Kind // of what it wants to hear
+	kinds   []mcpserver.Kind // of what it wants to hear
 	changed <-chan struct{}
 	// listed is nil, and seen answers nothing, where it is not known what the client has listed.
 	listed <-chan struct{}
-	seen   func() toolserver.Views
+	seen   func() mcpserver.Views
 	// tell says that what there is of a kind has changed, and beat that it still listens. An error is the end.
-	tell func(toolserver.Kind) error
+	tell func(mcpserver.Kind) error
 	beat func() error
 }
 
 // run tells until ctx or the service of others' servers ends, the client does not read, or it may not listen any more. It tells of
 // a list that differs from the one that the client has listed, or, where it has listed none, from the one when it began to listen.
 func (l listener) run(ctx context.Context) {
-	told := toolserver.Views{}
+	told := mcpserver.Views{}
 	maps.Copy(told, l.seen())
 	beat := time.NewTicker(l.s.beat)
 	defer beat.Stop()
@@ -228,7 +228,7 @@ func (s *Server) subscribed(ctx context.Context, who *caller, r *sdk.Subscriptio
 		changed, stop := s.Foreign.Watch(who.by)
 		defer stop()
 		meta := fmt.Sprintf(`{%q:%s}`, sdk.MetaKeySubscriptionID, who.id)
-		l := listener{s: s, by: who.by, kinds: kinds, changed: changed, seen: func() toolserver.Views { return nil }, tell: who.events.tells(meta), beat: who.events.stay}
+		l := listener{s: s, by: who.by, kinds: kinds, changed: changed, seen: func() mcpserver.Views { return nil }, tell: who.events.tells(meta), beat: who.events.stay}
 		var telling sync.WaitGroup
 		defer telling.Wait()
 		defer cancel()
@@ -245,12 +245,12 @@ func (s *Server) subscribed(ctx context.Context, who *caller, r *sdk.Subscriptio
 }
 
 // wanted are the kinds of whose changes a client wants to hear.
-func wanted(n *sdk.NotificationSubscriptions) (out []toolserver.Kind) {
+func wanted(n *sdk.NotificationSubscriptions) (out []mcpserver.Kind) {
 	if n == nil {
 		return nil
 	}
-	wants := map[toolserver.Kind]bool{toolserver.Tools: n.ToolsListChanged, toolserver.Resources: n.ResourcesListChanged, toolserver.Prompts: n.PromptsListChanged}
-	for _, kind := range toolserver.Kinds() {
+	wants := map[mcpserver.Kind]bool{mcpserver.Tools: n.ToolsListChanged, mcpserver.Resources: n.ResourcesListChanged, mcpserver.Prompts: n.PromptsListChanged}
+	for _, kind := range mcpserver.Kinds() {
 		if wants[kind] {
 			out = append(out, kind)
 		}
@@ -267,7 +267,7 @@ func (s *Server) announce(ctx context.Context, talk *conversation, own *ear) {
 	}
 	changed, stop := s.Foreign.Watch(identity.Principal{})
 	defer stop()
-	l := listener{s: s, kinds: toolserver.Kinds(), changed: changed, listed: own.listed, seen: talk.seen, tell: s.stir, beat: func() error { return nil }}
+	l := listener{s: s, kinds: mcpserver.Kinds(), changed: changed, listed: own.listed, seen: talk.seen, tell: s.stir, beat: func() error { return nil }}
 	l.run(ctx)
 }
 
@@ -276,16 +276,16 @@ var errNeverAsked = errors.New("it is none that could be asked for")
 
 // stir lets the protocol library say to every client that a list has changed, which it does when something of it was put in. Nothing
 // of that is listed: see [Server.withOffers].
-func (s *Server) stir(kind toolserver.Kind) error {
+func (s *Server) stir(kind mcpserver.Kind) error {
 	switch kind {
-	case toolserver.Tools:
+	case mcpserver.Tools:
 		one := tools()[0]
 		s.sdk.AddTool(one.declared(), s.handle(one)) // as it was
-	case toolserver.Resources:
+	case mcpserver.Resources:
 		s.sdk.AddResource(&sdk.Resource{URI: "clawjail:changed", Name: "changed"}, func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 			return nil, errNeverAsked
 		})
-	case toolserver.Prompts:
+	case mcpserver.Prompts:
 		s.sdk.AddPrompt(&sdk.Prompt{Name: "changed"}, func(context.Context, *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) {
 			return nil, errNeverAsked
 		})

@@ -15,8 +15,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/mcpserver"
 	"github.com/clawjail/clawjail/internal/testenv"
-	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
 // heard is what a client hears on a stream: each event, until it ends.
@@ -329,7 +329,7 @@ func TestAListenerThatDoesNotReadIsLetGo(t *testing.T) {
 	d, o := newListening(t)
 	d.beat = time.Millisecond
 	out := newEvents(&stuck{})
-	l := listener{s: d.Server, by: identity.Principal{ID: "ann"}, seen: func() toolserver.Views { return nil }, kinds: toolserver.Kinds(), tell: out.tells(""), beat: out.stay}
+	l := listener{s: d.Server, by: identity.Principal{ID: "ann"}, seen: func() mcpserver.Views { return nil }, kinds: mcpserver.Kinds(), tell: out.tells(""), beat: out.stay}
 	changed, stop := o.Watch(l.by)
 	defer stop()
 	l.changed = changed

@@ -14,8 +14,8 @@ import (
 	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/mcpserver"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/toolserver"
 )
 
 // MCPServerRequest is the body that adds an MCP server, in the words of the configuration.
@@ -59,8 +59,8 @@ type MCPServerLimits struct {
 // MCPServer is an MCP server as it is answered. Of its environment there are names only.
 type MCPServer struct {
 	Name            string                     `json:"name"`
-	Source          toolserver.Source          `json:"source" enum:"file,added"`
-	State           toolserver.State           `json:"state" enum:"stopped,starting,running,paused"`
+	Source          mcpserver.Source           `json:"source" enum:"file,added"`
+	State           mcpserver.State            `json:"state" enum:"stopped,starting,running,paused"`
 	Since           time.Time                  `json:"since,omitzero"`
 	Command         []string                   `json:"command" nullable:"false"`
 	Tenants         []string                   `json:"tenants" nullable:"false"`
@@ -83,19 +83,19 @@ type MCPServer struct {
 	Prompts         int                        `json:"prompts" doc:"how many are offered; -1 when it is not known yet"`
 	Calls           int                        `json:"calls" doc:"under way"`
 	Problem         string                     `json:"problem,omitempty" doc:"the last failure, unless something succeeded after it; or the reason why the server cannot be started"`
-	// Shared and Instances: see toolserver.Instance.
+	// Shared and Instances: see mcpserver.Instance.
 	Shared    bool                `json:"shared,omitempty" doc:"one instance for all of a tenant, instead of one for each caller"`
 	Instances []MCPServerInstance `json:"instances" nullable:"false" doc:"instances that run, are being started, or failed too often to be started again yet"`
 }
 
 // MCPServerInstance is an MCP server as it runs for one caller.
 type MCPServerInstance struct {
-	Tenant string           `json:"tenant"`
-	Owner  string           `json:"owner,omitempty" doc:"whose it is, as the audit log names them; missing where the server is shared"`
-	Name   string           `json:"name,omitempty" doc:"name of the owner"`
-	State  toolserver.State `json:"state" enum:"starting,running,paused"`
-	Since  time.Time        `json:"since,omitzero"`
-	Calls  int              `json:"calls" doc:"under way"`
+	Tenant string          `json:"tenant"`
+	Owner  string          `json:"owner,omitempty" doc:"whose it is, as the audit log names them; missing where the server is shared"`
+	Name   string          `json:"name,omitempty" doc:"name of the owner"`
+	State  mcpserver.State `json:"state" enum:"starting,running,paused"`
+	Since  time.Time       `json:"since,omitzero"`
+	Calls  int             `json:"calls" doc:"under way"`
 }
 
 // MCPServers is the answer to a listing.
@@ -157,7 +157,7 @@ type (
 func (s MCPServer) owners() string {
 	out := listOf(s.Instances, func(i MCPServerInstance) string {
 		who := cmp.Or(i.Name, i.Owner, "all of "+i.Tenant)
-		if i.State != toolserver.StateRunning {
+		if i.State != mcpserver.StateRunning {
 			who += " (" + string(i.State) + ")"
 		}
 		return who
@@ -241,7 +241,7 @@ func TestMCPServer() Op[MCPServerTested, MCPServerReport] {
 		}}
 }
 
-func reportOf(r toolserver.Report) MCPServerReport {
+func reportOf(r mcpserver.Report) MCPServerReport {
 	out := MCPServerReport{Name: r.Name, OK: r.Problem == "", Title: r.Title, Version: r.Version, Protocol: r.Protocol, Instructions: r.Instructions,
 		Left: r.Left, JailMS: milliseconds(r.Timing.Jail), InitializeMS: milliseconds(r.Timing.Initialize), ListMS: milliseconds(r.Timing.List),
 		Stderr: r.Stderr, Code: r.Code, Problem: r.Problem, Hint: r.Hint, Tools: []MCPServerTool{}, Prompts: []MCPServerTool{}, Resources: []MCPServerResource{}}
@@ -302,7 +302,7 @@ func (r MCPServerRequest) Validate() error {
 	if err != nil {
 		return err
 	}
-	return toolserver.Check(s)
+	return mcpserver.Check(s)
 }
 
 // Server is what the body says, read as the configuration is. The service checks it.
@@ -347,11 +347,11 @@ func (r MCPServerRequest) Server() (config.MCPServer, error) {
 	return out, wrong.Err()
 }
 
-func serverOf(s toolserver.Status) MCPServer {
+func serverOf(s mcpserver.Status) MCPServer {
 	out := MCPServer{Name: s.Name, Source: s.Source, State: s.State, Since: s.Since, Command: s.Command, Tenants: s.Tenants, Template: s.Template, Agent: s.Agent,
 		Env: slices.Sorted(maps.Keys(s.Env)), Offers: s.MCPServer.Tools, OffersResources: s.OffersResources(), OffersPrompts: s.OffersPrompts(), Network: string(s.Network), Allow: s.Allow, Idle: s.Idle.String(), Mounts: s.Mounts,
 		Answer: s.Answer.String(), Silence: cmp.Or(s.Silence, config.DefaultSilence).String(),
-		Tools: s.Tools, Resources: s.Resources, Prompts: s.Prompts, Calls: s.Calls, Problem: s.Problem, Shared: s.Shared, Instances: listOf(s.Instances, func(i toolserver.Instance) MCPServerInstance { return MCPServerInstance(i) }),
+		Tools: s.Tools, Resources: s.Resources, Prompts: s.Prompts, Calls: s.Calls, Problem: s.Problem, Shared: s.Shared, Instances: listOf(s.Instances, func(i mcpserver.Instance) MCPServerInstance { return MCPServerInstance(i) }),
 		Limits: MCPServerLimits{Memory: s.Limits.Memory.String(), CPU: s.Limits.CPU, Tasks: s.Limits.Tasks, Tmp: s.Limits.Tmp.String(), Files: s.Limits.Files}}
 	for _, one := range s.Secrets {
 		if out.Secrets == nil {

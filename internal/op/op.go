@@ -32,10 +32,10 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/mcpserver"
 	"github.com/clawjail/clawjail/internal/peer"
 	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/session"
-	"github.com/clawjail/clawjail/internal/toolserver"
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
@@ -205,12 +205,12 @@ type Audit interface {
 	Verify(ctx context.Context, by identity.Principal) (audit.Report, error)
 }
 
-// Servers are the MCP servers of others that run in jails. *toolserver.Service is one.
+// Servers are the MCP servers of others that run in jails. *mcpserver.Service is one.
 type Servers interface {
-	List(ctx context.Context, by identity.Principal, tenant string) ([]toolserver.Status, error)
-	Add(ctx context.Context, by identity.Principal, server config.MCPServer) (toolserver.Status, error)
+	List(ctx context.Context, by identity.Principal, tenant string) ([]mcpserver.Status, error)
+	Add(ctx context.Context, by identity.Principal, server config.MCPServer) (mcpserver.Status, error)
 	Remove(ctx context.Context, by identity.Principal, name string) error
-	Test(ctx context.Context, by identity.Principal, tenant, name string) (toolserver.Report, error)
+	Test(ctx context.Context, by identity.Principal, tenant, name string) (mcpserver.Report, error)
 }
 
 // None is what goes in or comes out where there is nothing.

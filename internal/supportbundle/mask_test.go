@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/clawjail/clawjail/internal/trawl"
+	"github.com/clawjail/clawjail/internal/secretscan"
 )
 
 // planted is a text with a canary that one step alone takes out.
@@ -45,7 +45,7 @@ func testMask() *Mask {
 func TestEveryStepOfTheMaskIsNeeded(t *testing.T) {
 	tried := map[string]bool{}
 	for _, p := range plantedTexts() {
-		set := trawl.New(t, map[string]string{"canary": p.canary})
+		set := secretscan.New(t, map[string]string{"canary": p.canary})
 		if len(set.In("source", []byte(p.text))) == 0 {
 			t.Errorf("the canary of %q is not found before", p.text)
 		}

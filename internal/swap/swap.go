@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/clawjail/clawjail/internal/base/keyfile"
-	"github.com/clawjail/clawjail/internal/beneath"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 const (
@@ -167,7 +167,7 @@ func finish(dir string, p Plan, step func(string)) error {
 
 // finish works by descriptor: others than root may have the folder, and could put another, or a link, in its place.
 func (o Outside) finish(step func(string)) (err error) {
-	dir, err := beneath.OpenPlain(filepath.Dir(o.Path))
+	dir, err := safepath.OpenPlain(filepath.Dir(o.Path))
 	if err != nil {
 		return fmt.Errorf("put %s in its place: %w", o.Path, err)
 	}
@@ -195,7 +195,7 @@ func (o Outside) finish(step func(string)) (err error) {
 
 // Drop removes what was to replace the file.
 func (o Outside) Drop() error {
-	dir, err := beneath.OpenPlain(filepath.Dir(o.Path))
+	dir, err := safepath.OpenPlain(filepath.Dir(o.Path))
 	if err != nil {
 		return err
 	}

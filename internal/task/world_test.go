@@ -31,8 +31,8 @@ import (
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/auditlog"
 	"github.com/clawjail/clawjail/internal/gateway/door"
-	"github.com/clawjail/clawjail/internal/gateway/ledger"
 	"github.com/clawjail/clawjail/internal/gateway/llm"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -375,7 +375,7 @@ func newWorld(t *testing.T) *world {
 	closing(func() error { w.book.Close(); return nil })
 
 	views := func(c gateway.Caller) *egress.View { return w.book.View(door.Who(c)) }
-	exit, err := gateway.New(gateway.Config{Records: ledger.New(w.log), Networks: func() *netguard.Networks { return netguard.NewNetworks(nil, nil) },
+	exit, err := gateway.New(gateway.Config{Records: auditlog.New(w.log), Networks: func() *netguard.Networks { return netguard.NewNetworks(nil, nil) },
 		Limits: gateway.DefaultLimits(), Logger: log, Policy: func(c gateway.Caller) *policy.Compiled { return views(c).Proxy() },
 		Used: func(ctx context.Context, rule string) (bool, bool) {
 			return w.book.Used(ctx, rule), egress.ForOneUse(rule)

@@ -25,8 +25,8 @@ import (
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/secretscan"
 	"github.com/clawjail/clawjail/internal/testenv"
-	"github.com/clawjail/clawjail/internal/trawl"
 	"github.com/clawjail/clawjail/test/testkit"
 )
 
@@ -56,7 +56,7 @@ func unsealed(t *testing.T, data []byte) (plain []byte) {
 
 // onDisk is where below folders one of the values is, in any form. The folders may be those of another root, which a search
 // that follows links leaves.
-func onDisk(t *testing.T, set *trawl.Set, roots ...string) (found []string) {
+func onDisk(t *testing.T, set *secretscan.Set, roots ...string) (found []string) {
 	t.Helper()
 	for _, root := range roots {
 		err := filepath.WalkDir(root+"/", func(path string, d fs.DirEntry, err error) error {
@@ -134,7 +134,7 @@ func bareProfile(t *testing.T, build browser.Build, l *testkit.Lab) string {
 // inside are the folders that a jail of this instance can write to, as root sees them.
 func (v *laboratory) inside() (roots []string) {
 	v.T.Helper()
-	processes, err := trawl.AllProcesses()
+	processes, err := secretscan.AllProcesses()
 	if err != nil {
 		v.T.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func (v *laboratory) inside() (roots []string) {
 // values are on disk, those of the jail would be, too.
 func TestNoValueIsOnTheDiskOfAJail(t *testing.T) {
 	v := newLaboratory(t)
-	set := trawl.New(t, map[string]string{"secret": v.lab.Secret, "rotated": v.lab.Rotated})
+	set := secretscan.New(t, map[string]string{"secret": v.lab.Secret, "rotated": v.lab.Rotated})
 	for _, build := range builds {
 		t.Run(build, func(t *testing.T) {
 			inner := &laboratory{Installation: &testkit.Installation{Instance: v.Instance, T: t, API: v.API}, lab: v.lab}

@@ -34,18 +34,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/agentenv"
 	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/auditlog"
 	"github.com/clawjail/clawjail/internal/gateway/door"
-	"github.com/clawjail/clawjail/internal/gateway/ledger"
 	"github.com/clawjail/clawjail/internal/gateway/llm"
 	"github.com/clawjail/clawjail/internal/gateway/service"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/policy/netguard"
-	"github.com/clawjail/clawjail/internal/provision"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/open"
 	"github.com/clawjail/clawjail/internal/vault"
@@ -169,7 +169,7 @@ func (x *exit) open(ca *x509.CertPool) {
 	mux := http.NewServeMux()
 	log := slog.New(slog.NewTextHandler(x.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	x.gateway, err = gateway.New(gateway.Config{
-		Records: ledger.New(records), Policy: func(c gateway.Caller) *policy.Compiled { return views(c).Proxy() }, Used: func(ctx context.Context, rule string) (bool, bool) {
+		Records: auditlog.New(records), Policy: func(c gateway.Caller) *policy.Compiled { return views(c).Proxy() }, Used: func(ctx context.Context, rule string) (bool, bool) {
 			return book.Used(ctx, rule), egress.ForOneUse(rule)
 		}, Keys: people,
 		Networks: func() *netguard.Networks { return netguard.NewNetworks(nil, nil) },
@@ -366,14 +366,14 @@ func (x *exit) serveModels(mux *http.ServeMux) {
 type outfit struct {
 	x    *exit
 	home string
-	env  provision.Env
+	env  agentenv.Env
 }
 
 // newAgent has the environment of a payload, without some of its variables, and nothing else.
 func (x *exit) newAgent(without ...string) *outfit {
 	x.t.Helper()
 	home := x.t.TempDir()
-	p, err := provision.For(provision.Options{Gateway: "http://127.0.0.1:3000", AgentName: "writer", Home: home, Dir: home, CABundle: x.ca,
+	p, err := agentenv.For(agentenv.Options{Gateway: "http://127.0.0.1:3000", AgentName: "writer", Home: home, Dir: home, CABundle: x.ca,
 		Services: x.services, Providers: x.models})
 	if err != nil {
 		x.t.Fatal(err)

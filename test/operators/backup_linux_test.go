@@ -16,9 +16,9 @@ import (
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/secretscan"
 	"github.com/clawjail/clawjail/internal/selftest/website"
 	"github.com/clawjail/clawjail/internal/testenv"
-	"github.com/clawjail/clawjail/internal/trawl"
 	"github.com/clawjail/clawjail/test/testkit"
 )
 
@@ -76,7 +76,7 @@ func TestAnInstallationIsRestoredElsewhereWithAllThatItHas(t *testing.T) {
 	if info, err := os.Stat(at("live.tar.gz")); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the file has mode %v, %v", info.Mode(), err)
 	}
-	hits, _, err := trawl.New(t, map[string]string{"secret": canary, "admin": string(bytes.TrimSpace(admin))}).Files([]string{at("live.tar.gz")}, nil)
+	hits, _, err := secretscan.New(t, map[string]string{"secret": canary, "admin": string(bytes.TrimSpace(admin))}).Files([]string{at("live.tar.gz")}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

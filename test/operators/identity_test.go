@@ -32,10 +32,10 @@ import (
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/secretscan"
 	"github.com/clawjail/clawjail/internal/selftest/website"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/testenv"
-	"github.com/clawjail/clawjail/internal/trawl"
 	"github.com/clawjail/clawjail/test/testkit"
 )
 
@@ -364,7 +364,7 @@ func TestNoValueIsAnywhere(t *testing.T) {
 	for n, value := range values {
 		secrets[fmt.Sprintf("cookie-%d", n)] = value
 	}
-	set := trawl.New(t, secrets)
+	set := secretscan.New(t, secrets)
 
 	// The browser has them while it lives, in its own memory and in a file system that nobody else sees: the processes'
 	// arguments and environments and all files of the host are searched while it does.
@@ -380,7 +380,7 @@ func TestNoValueIsAnywhere(t *testing.T) {
 		if err != nil || files < 20 {
 			t.Errorf("%s: search %d files: %v", when, files, err)
 		}
-		all, err := trawl.AllProcesses()
+		all, err := secretscan.AllProcesses()
 		if err != nil {
 			t.Error(err)
 		}
@@ -395,7 +395,7 @@ func TestNoValueIsAnywhere(t *testing.T) {
 			}
 		}
 		for _, path := range planted {
-			if !slices.ContainsFunc(hits, func(h trawl.Hit) bool { return h.Where == path }) {
+			if !slices.ContainsFunc(hits, func(h secretscan.Hit) bool { return h.Where == path }) {
 				t.Errorf("%s: the canary in %s is not found", when, path)
 			}
 		}
@@ -445,7 +445,7 @@ func TestNoValueIsAnywhere(t *testing.T) {
 		return err == nil && len(hits) >= 2
 	}, "the canary in arguments and environment is not found")
 	// In the database, as a row that is not encrypted: the names of operators are. The command prints the name, too.
-	plain := trawl.New(t, map[string]string{"canary": canaryName})
+	plain := secretscan.New(t, map[string]string{"canary": canaryName})
 	say("operator", "create", canaryName, "--role", "viewer", "--tenant", "default")
 	say("operator", "ls", "--json")
 	if len(plain.In("output", []byte(strings.Join(spoken, "\n")))) == 0 {

@@ -21,9 +21,9 @@ import (
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/op"
+	"github.com/clawjail/clawjail/internal/secretscan"
 	"github.com/clawjail/clawjail/internal/selftest/website"
 	"github.com/clawjail/clawjail/internal/session"
-	"github.com/clawjail/clawjail/internal/trawl"
 	"github.com/clawjail/clawjail/test/testkit"
 )
 
@@ -130,7 +130,7 @@ func TestASupportBundleHasNoSecretOfARealInstance(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "up.log")
 	testkit.WriteFile(t, file, string(said))
 
-	look := func(when, path string, set *trawl.Set) map[string]string {
+	look := func(when, path string, set *secretscan.Set) map[string]string {
 		t.Helper()
 		files := bundled(t, path)
 		size := 0
@@ -151,9 +151,9 @@ func TestASupportBundleHasNoSecretOfARealInstance(t *testing.T) {
 		}
 		return files
 	}
-	search := func() *trawl.Set {
+	search := func() *secretscan.Set {
 		t.Helper()
-		set := trawl.New(t, needles)
+		set := secretscan.New(t, needles)
 		seen := map[string]bool{}
 		hits, _, err := set.Files([]string{file, filepath.Dir(v.ConfigFile), hostd.ControlDir(v.Config)}, nil)
 		if err != nil {

@@ -17,12 +17,12 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/agentenv"
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/config/yamldoc"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
-	"github.com/clawjail/clawjail/internal/provision"
 )
 
 // Network is what the network of agents' containers is called.
@@ -160,14 +160,14 @@ func (o Options) service(a clawbots.Agent) (service, error) {
 	if path.IsAbs(o.Tokens) {
 		s.tokens = "hermit_token_" + s.spec.Agent.Key()
 	}
-	payload, err := provision.For(provision.Options{Gateway: o.gatewayURL(), AgentName: a.Name, Home: clawbots.AgentHome(a), Dir: provision.Dir})
+	payload, err := agentenv.For(agentenv.Options{Gateway: o.gatewayURL(), AgentName: a.Name, Home: clawbots.AgentHome(a), Dir: agentenv.Dir})
 	if err != nil {
 		return service{}, err
 	}
 	s.env = map[string]string{"HOME": jail.StateDir}
 	for name, value := range payload.Env {
 		// Its files are not in a container of somebody else's making, and its proxy is in the file with the token.
-		if !strings.Contains(value, provision.Dir) && !proxies(name) {
+		if !strings.Contains(value, agentenv.Dir) && !proxies(name) {
 			s.env[name] = value
 		}
 	}
@@ -191,7 +191,7 @@ func either[T comparable](v, otherwise T) T {
 func (o Options) gateway() netip.Addr { return o.Subnet.Addr().Next() }
 
 func (o Options) gatewayURL() string {
-	return "http://" + provision.GatewayName + ":" + strconv.Itoa(int(o.Port))
+	return "http://" + agentenv.GatewayName + ":" + strconv.Itoa(int(o.Port))
 }
 
 // head says what is to be done before the file is used, and what it does not do.
@@ -283,7 +283,7 @@ func (o Options) write(out *document, s service) {
 	}
 	out.list(2, "networks", Network)
 	gateway := o.gateway().String()
-	out.list(2, "extra_hosts", provision.GatewayName+":"+gateway, provision.OlderGatewayName+":"+gateway)
+	out.list(2, "extra_hosts", agentenv.GatewayName+":"+gateway, agentenv.OlderGatewayName+":"+gateway)
 	// The gateway answers no DNS: names are its business alone.
 	out.list(2, "dns", gateway)
 	out.list(2, "dns_opt", "attempts:1", "timeout:1")

@@ -14,7 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/clawjail/clawjail/internal/hostd/console"
+	"github.com/clawjail/clawjail/internal/hostd/stdio"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/jailtest"
 	"github.com/clawjail/clawjail/internal/testenv"
@@ -46,7 +46,7 @@ type fixture struct {
 
 	memory   *jailtest.Memory
 	life     *jail.Lifecycle
-	consoles *console.Console
+	consoles *stdio.Console
 	k        *Keeper
 }
 
@@ -86,7 +86,7 @@ func (f *fixture) start() {
 	f.memory = jailtest.NewMemory(f.host)
 	f.memory.Seen, f.memory.Before = f.seen, f.before
 	o := f.memory.Options()
-	if f.consoles, err = console.New(console.Options{Installation: o.Installation, Dir: filepath.Join(f.dir, "console"),
+	if f.consoles, err = stdio.New(stdio.Options{Installation: o.Installation, Dir: filepath.Join(f.dir, "console"),
 		Logs: filepath.Join(f.dir, "logs"), Keep: 1 << 20, Log: log}); err != nil {
 		f.t.Fatal(err)
 	}

@@ -14,9 +14,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // A program that joins a jail that runs is started like the first one. Everything that it starts is found by the kernel: the
@@ -100,7 +100,7 @@ func (r *Runtime) Exec(ctx context.Context, p jail.Placement, _ jail.Process, pr
 }
 
 // stage writes what the program is started by, where the jail can only read it.
-func (x *execution) stage(own *beneath.Folder, prog jail.Program, home string, uid int) (err error) {
+func (x *execution) stage(own *safepath.Folder, prog jail.Program, home string, uid int) (err error) {
 	all, err := own.Folder(execFolder)
 	if err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 const (
@@ -25,7 +25,7 @@ const (
 
 // furnish puts everything into the clone that the jail sees, and makes it read-only: what its program is started by, the
 // places that things are mounted at, its memory file systems, and the folder by which others join.
-func (r *Runtime) furnish(ctx context.Context, p jail.Placement, own *beneath.Folder) error {
+func (r *Runtime) furnish(ctx context.Context, p jail.Placement, own *safepath.Folder) error {
 	root, err := r.storage.clones.Folder(string(p.Name))
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func tmpfsOptions(t jail.Tmpfs, p jail.Profile) string {
 }
 
 // stage writes what the program is started by into the clone.
-func stage(root *beneath.Folder, p jail.Placement) (err error) {
+func stage(root *safepath.Folder, p jail.Placement) (err error) {
 	uid := int(p.Profile.UID)
 	dir, err := root.Ensure(jail.StageDir, 0o755, -1)
 	if err != nil {
@@ -126,7 +126,7 @@ func stage(root *beneath.Folder, p jail.Placement) (err error) {
 }
 
 // gate makes the FIFO that launch.sh waits at. Only the host has been in the folder.
-func gate(f *beneath.Folder, uid int) error {
+func gate(f *safepath.Folder, uid int) error {
 	at := filepath.Join(f.Path(), jail.StageGate)
 	if err := unix.Mkfifo(at, 0o400); err != nil {
 		return &os.PathError{Op: "make gate", Path: at, Err: err}

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // startLimit is how long jexec and chroot may take to become the jail's program.
@@ -130,7 +130,7 @@ func (r *Runtime) files(ctx context.Context, p jail.Placement, o *jail.Observed)
 
 // unexpected lists the devices that a jail must not see: a ruleset that the host does not know hides nothing.
 func unexpected(dev string, o *jail.Observed) error {
-	dir, err := beneath.OpenPlain(dev)
+	dir, err := safepath.OpenPlain(dev)
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func unexpected(dev string, o *jail.Observed) error {
 // sizeOf reads what mount -p does not say of a tmpfs.
 func sizeOf(m mounted, inside string) (jail.Tmpfs, error) {
 	t := jail.Tmpfs{Path: inside, NoExec: m.has("noexec")}
-	dir, err := beneath.OpenPlain(m.point)
+	dir, err := safepath.OpenPlain(m.point)
 	if err != nil {
 		return t, err
 	}

@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // Mount mounts what the jail of an agent has of the host onto its clone, by nullfs.
@@ -46,7 +46,7 @@ func (s *Storage) Mount(ctx context.Context, p jail.Placement) error {
 }
 
 // mountToken makes an empty folder: no token of an earlier jail is ever in it.
-func (s *Storage) mountToken(ctx context.Context, name jail.Name, root *beneath.Folder) error {
+func (s *Storage) mountToken(ctx context.Context, name jail.Name, root *safepath.Folder) error {
 	if err := s.tokens.Make(string(name), 0o755, -1); err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (s *Storage) mountToken(ctx context.Context, name jail.Name, root *beneath.
 }
 
 // mountFolders mounts folders of the operator, those that others are mounted in first.
-func (s *Storage) mountFolders(ctx context.Context, root *beneath.Folder, tenant string, all []jail.Mount, uid int) error {
+func (s *Storage) mountFolders(ctx context.Context, root *safepath.Folder, tenant string, all []jail.Mount, uid int) error {
 	all = slices.SortedFunc(slices.Values(all), func(a, b jail.Mount) int { return cmp.Compare(a.Target, b.Target) })
 	if len(all) == 0 {
 		return nil
@@ -90,7 +90,7 @@ func (s *Storage) mountFolders(ctx context.Context, root *beneath.Folder, tenant
 // mount_nullfs(8) takes a path, and whoever may write above the source could have put a link there since it was opened. So
 // what was mounted is compared with what was opened: the source that the kernel was given, which has no links in it any
 // more, and the folder that is seen through the mount.
-func (s *Storage) nullfs(ctx context.Context, source, root *beneath.Folder, target string, options ...string) error {
+func (s *Storage) nullfs(ctx context.Context, source, root *safepath.Folder, target string, options ...string) error {
 	point, err := mountPoint(root, target)
 	if err != nil {
 		return err
@@ -108,7 +108,7 @@ func (s *Storage) nullfs(ctx context.Context, source, root *beneath.Folder, targ
 		return err
 	}
 	var through, opened unix.Stat_t
-	seen, err := beneath.OpenPlain(point.Path())
+	seen, err := safepath.OpenPlain(point.Path())
 	if err == nil {
 		err = errors.Join(unix.Fstat(seen.FD(), &through), unix.Fstat(source.FD(), &opened), seen.Close())
 	}
@@ -125,9 +125,9 @@ func (s *Storage) nullfs(ctx context.Context, source, root *beneath.Folder, targ
 func order(option string) int { return slices.Index([]string{"ro", "nosuid", "noexec"}, option) }
 
 // mountPoint opens a folder of the clone, and makes it when it is missing. Links of the template are not followed.
-func mountPoint(root *beneath.Folder, target string) (*beneath.Folder, error) {
+func mountPoint(root *safepath.Folder, target string) (*safepath.Folder, error) {
 	point, err := root.Ensure(target, 0o755, -1)
-	if errors.Is(err, beneath.ErrPlanted) {
+	if errors.Is(err, safepath.ErrPlanted) {
 		return nil, problem.Wrap(err, problem.BadTemplate, "make it a folder in the template, or leave it out",
 			"nothing can be mounted at %s: something on the way is not a folder", target)
 	}
@@ -137,10 +137,10 @@ func mountPoint(root *beneath.Folder, target string) (*beneath.Folder, error) {
 	return point, nil
 }
 
-func openRoot(root string) (*beneath.Folder, error) {
-	dir, err := beneath.OpenPlain(root)
+func openRoot(root string) (*safepath.Folder, error) {
+	dir, err := safepath.OpenPlain(root)
 	switch {
-	case errors.Is(err, beneath.ErrPlanted):
+	case errors.Is(err, safepath.ErrPlanted):
 		return nil, problem.Wrap(err, problem.BadConfig, "write its path without links", "%s of workspace_roots leads through a link", root)
 	case errors.Is(err, unix.ENOENT):
 		return nil, problem.Wrap(err, problem.BadConfig, "make the folder, or remove it from the configuration", "%s of workspace_roots is not a folder", root)
@@ -150,7 +150,7 @@ func openRoot(root string) (*beneath.Folder, error) {
 
 // openMount opens the folder of a mount beneath one of the roots, and makes it and the folders in it that are missing, for
 // the jail's user. No link is followed, not even one that stays inside: the folder is mounted by its path.
-func openMount(roots []string, tenant string, m jail.Mount, uid int) (*beneath.Folder, error) {
+func openMount(roots []string, tenant string, m jail.Mount, uid int) (*safepath.Folder, error) {
 	g, err := jail.GrantFor("workspace_roots", roots, tenant, m.Source)
 	root, rel := g.Root, g.Rel
 	if err != nil {
@@ -214,7 +214,7 @@ func refused(err error, name, root string) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, beneath.ErrPlanted):
+	case errors.Is(err, safepath.ErrPlanted):
 		return problem.Wrap(err, problem.Forbidden, "replace it by a folder", "%s beneath %s is a link or not a folder", name, root)
 	case errors.Is(err, unix.EROFS):
 		return problem.Wrap(err, problem.Conflict, "make the folder where it can be written", "%s beneath %s is on a read-only file system", name, root)

@@ -18,9 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/clawjail/clawjail/internal/base/wake"
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // Runtime starts and ends jails by jail(8) and jexec(8).
@@ -33,7 +33,7 @@ type Runtime struct {
 	storage *Storage
 	network *Network
 	limits  *Limiter
-	folders *beneath.Folder // <run>/jails
+	folders *safepath.Folder // <run>/jails
 	now     func() time.Time
 	stop    func()               // of the collection of orphans
 	spoil   func(jail.Placement) // tests take controls away with it
@@ -66,7 +66,7 @@ func newRuntime(ctx context.Context, o Options, s *Storage, n *Network, l *Limit
 			err = errors.Join(err, r.folders.Close())
 		}
 	}()
-	base, err := beneath.MakeTrusted(o.RunDir, 0o711)
+	base, err := safepath.MakeTrusted(o.RunDir, 0o711)
 	if err != nil {
 		return nil, fmt.Errorf("prepare the runtime: %w", jail.Shortage(err))
 	}
@@ -145,7 +145,7 @@ func (r *Runtime) Start(ctx context.Context, p jail.Placement, stdio [3]*os.File
 }
 
 // make makes the jail. jail(8) is not believed: it may end well without one.
-func (r *Runtime) make(ctx context.Context, p jail.Placement, own *beneath.Folder) error {
+func (r *Runtime) make(ctx context.Context, p jail.Placement, own *safepath.Folder) error {
 	_, failed := r.o.Commands.Run(ctx, "jail", "-f", filepath.Join(own.Path(), confName), "-c", string(p.Name))
 	have, there, err := r.jails.find(ctx, p.Name)
 	switch {

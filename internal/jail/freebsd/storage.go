@@ -12,10 +12,10 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/zfs"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // states holds the volumes of agents, below the parent.
@@ -27,10 +27,10 @@ type Storage struct {
 	o         Options
 	data      *zfs.Datasets
 	trees     *zfs.Trees
-	templates *beneath.Folder
-	clones    *beneath.Folder
-	volumes   *beneath.Folder
-	tokens    *beneath.Folder
+	templates *safepath.Folder
+	clones    *safepath.Folder
+	volumes   *safepath.Folder
+	tokens    *safepath.Folder
 
 	mu sync.Mutex // makes and changes volumes, and replaces tokens
 }
@@ -53,15 +53,15 @@ func newStorage(ctx context.Context, o Options) (_ *Storage, err error) {
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	if s.templates, err = beneath.MakeTrusted(o.Templates, 0o700); err != nil {
+	if s.templates, err = safepath.MakeTrusted(o.Templates, 0o700); err != nil {
 		return nil, err
 	}
 	for _, made := range []struct {
-		at   **beneath.Folder
+		at   **safepath.Folder
 		dir  string
 		name string
 	}{{&s.clones, o.DataDir, clonesFolder}, {&s.volumes, o.DataDir, statesFolder}, {&s.tokens, o.RunDir, tokensFolder}} {
-		base, err := beneath.MakeTrusted(made.dir, 0o711)
+		base, err := safepath.MakeTrusted(made.dir, 0o711)
 		if err != nil {
 			return nil, err
 		}
@@ -76,7 +76,7 @@ func newStorage(ctx context.Context, o Options) (_ *Storage, err error) {
 // Close closes the folders. Clones stay.
 func (s *Storage) Close() error {
 	var errs []error
-	for _, f := range []*beneath.Folder{s.tokens, s.volumes, s.clones, s.templates} {
+	for _, f := range []*safepath.Folder{s.tokens, s.volumes, s.clones, s.templates} {
 		if f != nil {
 			errs = append(errs, f.Close())
 		}
@@ -267,7 +267,7 @@ func (s *Storage) Check(ctx context.Context, spec jail.Spec) error {
 
 // mountState mounts the volume of an agent: a dataset with a quota, made when it is missing and enlarged when more is
 // declared. It is never made smaller.
-func (s *Storage) mountState(ctx context.Context, root *beneath.Folder, a jail.Agent, uid int) error {
+func (s *Storage) mountState(ctx context.Context, root *safepath.Folder, a jail.Agent, uid int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name, at := states+"/"+a.Key(), filepath.Join(s.volumes.Path(), a.Key())
@@ -327,14 +327,14 @@ func (s *Storage) RemoveState(ctx context.Context, a jail.Agent) error {
 
 // busy adds what the domain calls it when something is still mounted.
 func busy(err error) error {
-	if errors.Is(err, beneath.ErrMounted) {
+	if errors.Is(err, safepath.ErrMounted) {
 		return errors.Join(jail.ErrBusy, err)
 	}
 	return err
 }
 
 // traces are the entries of a folder that are names of jails of the installation.
-func traces(f *beneath.Folder, kind jail.TraceKind, id jail.Installation) ([]jail.Trace, error) {
+func traces(f *safepath.Folder, kind jail.TraceKind, id jail.Installation) ([]jail.Trace, error) {
 	names, err := f.Names(-1)
 	return jail.TracesIn(kind, id, f.Path(), names), err
 }

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // The three requests of btrfs(5) that are needed, from linux/btrfs.h. All of them name what they act upon by the
@@ -70,7 +70,7 @@ func isSubvolume(fd int) (bool, error) {
 // subvolumes are clones that are snapshots on btrfs, in a folder of the data directory.
 type subvolumes struct {
 	o      Options
-	clones *beneath.Folder
+	clones *safepath.Folder
 }
 
 func (b *subvolumes) kind() string                { return StorageBtrfs }
@@ -87,7 +87,7 @@ func (b *subvolumes) destroy(_ context.Context, name jail.Name) error {
 }
 
 // clone makes a writable snapshot of the template and binds it to place/root.
-func (b *subvolumes) clone(_ context.Context, place *beneath.Folder, name jail.Name, t origin) error {
+func (b *subvolumes) clone(_ context.Context, place *safepath.Folder, name jail.Name, t origin) error {
 	ok, err := isSubvolume(t.tree)
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (b *subvolumes) clone(_ context.Context, place *beneath.Folder, name jail.N
 }
 
 // bindRoot binds a folder to place/root, without devices and setuid.
-func bindRoot(parent *beneath.Folder, name string, place *beneath.Folder) error {
+func bindRoot(parent *safepath.Folder, name string, place *safepath.Folder) error {
 	tree, err := unix.OpenTree(parent.FD(), name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
 		return fmt.Errorf("open the snapshot: %w", err)
@@ -121,7 +121,7 @@ func bindRoot(parent *beneath.Folder, name string, place *beneath.Folder) error 
 	return nil
 }
 
-func makeSubvolume(parent *beneath.Folder, name string) error {
+func makeSubvolume(parent *safepath.Folder, name string) error {
 	var args btrfsArgsV2
 	copy(args.name[:], name)
 	if err := btrfsIoctl(parent.FD(), btrfsSubvolCreateV2, unsafe.Pointer(&args)); err != nil {
@@ -132,7 +132,7 @@ func makeSubvolume(parent *beneath.Folder, name string) error {
 
 // deleteSubvolume removes a subvolume, whatever is in it; that there is none is fine. Subvolumes inside it are
 // ErrHasDependents.
-func deleteSubvolume(parent *beneath.Folder, name string) error {
+func deleteSubvolume(parent *safepath.Folder, name string) error {
 	var args btrfsArgs
 	copy(args.name[:], name)
 	err := btrfsIoctl(parent.FD(), btrfsSnapDestroy, unsafe.Pointer(&args))

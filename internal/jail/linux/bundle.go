@@ -15,8 +15,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // Files of a bundle, the folder that the runtime is given.
@@ -105,7 +105,7 @@ func mounts(p jail.Placement, bundle string) []specs.Mount {
 // alignMountPoints gives the folders that a tmpfs is mounted on the mode of that tmpfs. runc gives a tmpfs the mode of
 // the folder that was there, whatever is asked for.
 func alignMountPoints(p jail.Placement) error {
-	root, err := beneath.OpenPlain(p.Root)
+	root, err := safepath.OpenPlain(p.Root)
 	if err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func hasCapability(c uint) (bool, error) {
 
 // stage writes the bundle: what the runtime reads, and in its folder stage what the jail sees. It is owned by root and
 // closed to all others; the staged files belong to the jail's user, who can read them only.
-func (r *Runtime) stage(p jail.Placement, users *os.File) (_ *beneath.Folder, err error) {
+func (r *Runtime) stage(p jail.Placement, users *os.File) (_ *safepath.Folder, err error) {
 	if err := r.bundles.Make(string(p.Name), 0o700, -1); err != nil {
 		return nil, err
 	}
@@ -213,7 +213,7 @@ func (r *Runtime) stage(p jail.Placement, users *os.File) (_ *beneath.Folder, er
 	return bundle, writeSpec(bundle, spec)
 }
 
-func writeSpec(bundle *beneath.Folder, spec *specs.Spec) error {
+func writeSpec(bundle *safepath.Folder, spec *specs.Spec) error {
 	text, err := json.Marshal(spec)
 	if err != nil {
 		return err
@@ -222,7 +222,7 @@ func writeSpec(bundle *beneath.Folder, spec *specs.Spec) error {
 }
 
 // stagePolicies writes what browsers are told by their administrator. It is root's, and everybody in the jail reads it.
-func stagePolicies(bundle *beneath.Folder) (err error) {
+func stagePolicies(bundle *safepath.Folder) (err error) {
 	dir, err := bundle.Ensure(bundlePolicy, 0o755, -1)
 	if err != nil {
 		return err
@@ -237,7 +237,7 @@ func stagePolicies(bundle *beneath.Folder) (err error) {
 
 // stageHome writes the files that the launch script copies into the home directory. They stay writable by their owner
 // there.
-func stageHome(stage *beneath.Folder, files []jail.File, uid int) error {
+func stageHome(stage *safepath.Folder, files []jail.File, uid int) error {
 	if len(files) == 0 {
 		return nil
 	}
@@ -254,7 +254,7 @@ func stageHome(stage *beneath.Folder, files []jail.File, uid int) error {
 	return home.Own(uid, 0o700)
 }
 
-func stageFile(dir *beneath.Folder, f jail.File, uid int) (err error) {
+func stageFile(dir *safepath.Folder, f jail.File, uid int) (err error) {
 	first, rest, deeper := strings.Cut(f.Path, "/")
 	if !deeper {
 		return dir.Create(first, f.Data, 0o600, uid)

@@ -17,9 +17,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // A program that joins a jail that runs is started by the runtime like the first one: as the same user, with the same
@@ -47,7 +47,7 @@ type execution struct {
 	id    string
 	group jail.Name // <jail>/exec-<id>
 	proc  jail.Process
-	stage *beneath.Folder // in the jail, holds the folder <id>
+	stage *safepath.Folder // in the jail, holds the folder <id>
 	// staged is set when that folder is the one that was made for it.
 	staged bool
 }
@@ -112,7 +112,7 @@ func (r *Runtime) Exec(ctx context.Context, p jail.Placement, proc jail.Process,
 }
 
 // mark makes the folder that says that there is, or was, such a program.
-func (x *execution) mark() (*beneath.Folder, error) {
+func (x *execution) mark() (*safepath.Folder, error) {
 	jailBundle, err := x.r.bundles.Folder(string(x.Name))
 	if err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func (r *Runtime) startedWith(name jail.Name) (*program, error) {
 }
 
 // join has the runtime start the program, and takes over its process.
-func (r *Runtime) join(ctx context.Context, prog *program, p jail.Placement, x *execution, bundle *beneath.Folder, stdio [3]*os.File) error {
+func (r *Runtime) join(ctx context.Context, prog *program, p jail.Placement, x *execution, bundle *safepath.Folder, stdio [3]*os.File) error {
 	if err := r.setStarting(x.group); err != nil {
 		return err
 	}

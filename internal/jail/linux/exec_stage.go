@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // A program that joins a jail is started by two files, in a folder of a name that cannot be guessed. It lies in the jail's own
@@ -34,7 +34,7 @@ const maxStaged = 4096
 const maxStagedFile = 1 << 20
 
 // openStage opens the folder that programs are staged in, and says where the jail sees it.
-func (r *Runtime) openStage(name jail.Name, proc jail.Process, uid int) (_ *beneath.Folder, at string, err error) {
+func (r *Runtime) openStage(name jail.Name, proc jail.Process, uid int) (_ *safepath.Folder, at string, err error) {
 	if r.o.StageDir != "" {
 		f, err := openStageInside(proc, r.o.StageDir, uid)
 		return f, r.o.StageDir, err
@@ -52,7 +52,7 @@ func (r *Runtime) openStage(name jail.Name, proc jail.Process, uid int) (_ *bene
 }
 
 // ownStage is what the jail sees as its stage.
-func (r *Runtime) ownStage(name jail.Name) (*beneath.Folder, error) {
+func (r *Runtime) ownStage(name jail.Name) (*safepath.Folder, error) {
 	return r.bundles.Folder(filepath.Join(string(name), bundleStage))
 }
 
@@ -73,7 +73,7 @@ func validStageID(s string) bool {
 
 // stageProgram writes what the program is started by, into a folder that nobody else has made.
 func (x *execution) stageProgram(prog jail.Program, at, home string, uid int) error {
-	err := unix.Mkdirat(x.stage.FD(), x.id, beneath.Unfinished)
+	err := unix.Mkdirat(x.stage.FD(), x.id, safepath.Unfinished)
 	if errors.Is(err, unix.EEXIST) {
 		return problem.Wrap(err, problem.Conflict, "try again", "something lies in the jail where the program was to be staged")
 	}
@@ -101,7 +101,7 @@ func full(err error) error {
 
 // openStageInside opens a folder as the jail sees it, and makes it for the jail's user. No link is followed: the jail's
 // programs may have put anything there.
-func openStageInside(proc jail.Process, dir string, uid int) (*beneath.Folder, error) {
+func openStageInside(proc jail.Process, dir string, uid int) (*safepath.Folder, error) {
 	running, err := openProcess(proc)
 	if gone(err) {
 		return nil, errEnded(err)
@@ -121,22 +121,22 @@ func openStageInside(proc jail.Process, dir string, uid int) (*beneath.Folder, e
 }
 
 // rootFolder opens the root of a process, from which no name leads into the host.
-func (p *process) rootFolder() (*beneath.Folder, error) {
+func (p *process) rootFolder() (*safepath.Folder, error) {
 	fd, err := unix.Openat(int(p.dir.Fd()), "root", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, p.failed("root", err)
 	}
-	return beneath.At(fd, "/"), nil
+	return safepath.At(fd, "/"), nil
 }
 
 // unstage removes what stageProgram made. The jail's programs may have changed it: no link is followed, and what they put
 // there themselves is left to them.
-func unstage(stage *beneath.Folder, id string) error {
+func unstage(stage *safepath.Folder, id string) error {
 	dir, err := stage.Folder(id)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil
-	case errors.Is(err, beneath.ErrPlanted):
+	case errors.Is(err, safepath.ErrPlanted):
 		return stage.Remove(id)
 	case err != nil:
 		return err
@@ -158,7 +158,7 @@ func unstage(stage *beneath.Folder, id string) error {
 // wipe writes zeros over a staged file, to the disk: what is only removed stays in the image of the agent's state once it
 // was written there, and may be a secret. The jail's programs may have put something of theirs in its place: a link is not
 // followed, nothing is waited for, and a file with a second name or of another size than ours can have is left alone.
-func wipe(dir *beneath.Folder, name string) {
+func wipe(dir *safepath.Folder, name string) {
 	fd, err := dir.Open(name, unix.O_WRONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return // it is not there, or nothing of ours
@@ -175,7 +175,7 @@ func wipe(dir *beneath.Folder, name string) {
 
 // forgetStaged removes what a killed host daemon staged for programs in an earlier jail. No program is started in one that
 // does not run yet, so all that is there is left over.
-func (s *Storage) forgetStaged(state *beneath.Folder) {
+func (s *Storage) forgetStaged(state *safepath.Folder) {
 	// Earlier versions staged in the home folder.
 	rel, ok := strings.CutPrefix(cmp.Or(s.o.StageDir, path.Join(jail.StateDir, ".cache/clawjail/stage")), jail.StateDir+"/")
 	if !ok {

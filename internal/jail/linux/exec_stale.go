@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // endStale ends the programs that a host daemon had started in jails and that it did not live to end: nobody holds their
@@ -60,7 +60,7 @@ func (r *Runtime) endOne(name jail.Name, id string) error {
 
 // stageOf opens the stage of a jail that runs, or returns nil: of one that has ended, the next mount of its state removes
 // what is left.
-func (r *Runtime) stageOf(name jail.Name) *beneath.Folder {
+func (r *Runtime) stageOf(name jail.Name) *safepath.Folder {
 	if r.o.StageDir == "" {
 		stage, err := r.ownStage(name)
 		if err != nil {

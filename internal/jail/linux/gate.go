@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/clawjail/clawjail/internal/base/wake"
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // gateLimit bounds how long the jail's first process may take to arrive at the gate.
@@ -22,7 +22,7 @@ const gateLimit = 20 * time.Second
 
 // mkgate makes the FIFO that launch.sh waits at: its opening for reading returns when somebody has opened it for
 // writing.
-func mkgate(f *beneath.Folder, uid int) error {
+func mkgate(f *safepath.Folder, uid int) error {
 	err := unix.Mknodat(f.FD(), jail.StageGate, unix.S_IFIFO|0o400, 0)
 	if err == nil {
 		err = unix.Fchownat(f.FD(), jail.StageGate, uid, uid, unix.AT_SYMLINK_NOFOLLOW)

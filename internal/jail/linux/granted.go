@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // Folders that the operator grants to jails lie beneath those that the configuration names. A writer there, a jailed
@@ -33,8 +33,8 @@ func grantFor(key string, roots []string, tenant, path string) (grant, error) {
 }
 
 // openRoot opens the folder that the configuration names.
-func (g grant) openRoot() (*beneath.Folder, error) {
-	dir, err := beneath.OpenPlain(g.Root)
+func (g grant) openRoot() (*safepath.Folder, error) {
+	dir, err := safepath.OpenPlain(g.Root)
 	switch {
 	case errors.Is(err, unix.ELOOP):
 		return nil, problem.Wrap(err, problem.BadConfig, "write its path without links", "%s of %s leads through a link", g.Root, g.Key)
@@ -46,7 +46,7 @@ func (g grant) openRoot() (*beneath.Folder, error) {
 
 // enter opens a path beneath an open folder of the operator's, through no link. The kernel asks for another try when
 // something was moved meanwhile.
-func enter(f *beneath.Folder, rel string) (*beneath.Folder, error) {
+func enter(f *safepath.Folder, rel string) (*safepath.Folder, error) {
 	var fd int
 	var err error
 	for range 16 {
@@ -58,12 +58,12 @@ func enter(f *beneath.Folder, rel string) (*beneath.Folder, error) {
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: filepath.Join(f.Path(), rel), Err: err}
 	}
-	return beneath.At(fd, filepath.Join(f.Path(), rel)), nil
+	return safepath.At(fd, filepath.Join(f.Path(), rel)), nil
 }
 
 // open opens the folder, and makes the folders that are missing for a user. first is called with the folder itself before that one is
-// given away; see [beneath.Folder.GiveOne].
-func (g grant) open(uid int, first func(dir *beneath.Folder, made bool) error) (*beneath.Folder, error) {
+// given away; see [safepath.Folder.GiveOne].
+func (g grant) open(uid int, first func(dir *safepath.Folder, made bool) error) (*safepath.Folder, error) {
 	root, err := g.openRoot()
 	if err != nil || g.Rel == "." {
 		return root, err
@@ -72,7 +72,7 @@ func (g grant) open(uid int, first func(dir *beneath.Folder, made bool) error) (
 	if dir, err := enterFinished(root, g.Rel); err == nil {
 		return dir, nil
 	}
-	var dir *beneath.Folder
+	var dir *safepath.Folder
 	above := root
 	elements := strings.Split(g.Rel, "/")
 	for i, name := range elements {
@@ -98,7 +98,7 @@ func (g grant) open(uid int, first func(dir *beneath.Folder, made bool) error) (
 
 // enterFinished is enter. A folder that was made and not given away yet, by another call or a process that was killed, is not there. It is
 // empty: the mode alone can be set by whoever has a folder.
-func enterFinished(root *beneath.Folder, rel string) (*beneath.Folder, error) {
+func enterFinished(root *safepath.Folder, rel string) (*safepath.Folder, error) {
 	dir, err := enter(root, rel)
 	if err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func OpenMount(roots []string, whose Holder, m jail.Mount, uid int) (*os.File, e
 }
 
 // openMount is OpenMount. In a folder that is mapped, what is made belongs to the folder's owner.
-func openMount(roots []string, whose Holder, m jail.Mount, uid int, mapped bool) (*beneath.Folder, error) {
+func openMount(roots []string, whose Holder, m jail.Mount, uid int, mapped bool) (*safepath.Folder, error) {
 	g, err := grantFor("workspace_roots", roots, whose.Agent.Tenant, m.Source)
 	if err != nil {
 		return nil, err
@@ -228,7 +228,7 @@ func CheckMount(roots []string, tenant string, m jail.Mount) error {
 
 // walk opens the folder as far as there is something, and reports what is in the way: nil is one that would be made. A link
 // that leads nowhere is in the way.
-func (g grant) walk() (*beneath.Folder, error) {
+func (g grant) walk() (*safepath.Folder, error) {
 	root, err := g.openRoot()
 	if err != nil {
 		return nil, err
@@ -257,7 +257,7 @@ func (g grant) walk() (*beneath.Folder, error) {
 }
 
 // nothingAt is nil when there really is nothing at a path that could not be opened for that.
-func nothingAt(root *beneath.Folder, rel string) error {
+func nothingAt(root *safepath.Folder, rel string) error {
 	fd, err := unix.Openat2(root.FD(), rel, &unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: granted})
 	if errors.Is(err, unix.ENOENT) {
 		return nil

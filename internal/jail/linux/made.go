@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // A folder that was made as an agent's workspace has a mark: an attribute that only root of the host can set, see or remove,
@@ -28,7 +28,7 @@ type Holder struct {
 }
 
 // mark is what the mark of an open folder says.
-func (h Holder) mark(f *beneath.Folder) (string, error) {
+func (h Holder) mark(f *safepath.Folder) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(f.FD(), &st); err != nil {
 		return "", fmt.Errorf("look at %s: %w", f.Path(), err)
@@ -37,7 +37,7 @@ func (h Holder) mark(f *beneath.Folder) (string, error) {
 }
 
 // marked says whether a folder was made for this agent, and nobody else has had it.
-func (h Holder) marked(f *beneath.Folder) (bool, error) {
+func (h Holder) marked(f *safepath.Folder) (bool, error) {
 	want, err := h.mark(f)
 	if err != nil {
 		return false, err
@@ -47,7 +47,7 @@ func (h Holder) marked(f *beneath.Folder) (bool, error) {
 }
 
 // readMark is empty when there is no mark. One that is too long is none of ours.
-func readMark(f *beneath.Folder) (string, error) {
+func readMark(f *safepath.Folder) (string, error) {
 	value := make([]byte, 512)
 	n, err := unix.Fgetxattr(f.FD(), madeMark, value)
 	switch {
@@ -60,7 +60,7 @@ func readMark(f *beneath.Folder) (string, error) {
 }
 
 // unmark makes a folder the operator's.
-func unmark(f *beneath.Folder) error {
+func unmark(f *safepath.Folder) error {
 	err := unix.Fremovexattr(f.FD(), madeMark)
 	if err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("take the mark of %s away: %w", f.Path(), err)
@@ -72,8 +72,8 @@ func unmark(f *beneath.Folder) error {
 const sharedMark = "shared"
 
 // first marks a folder before it is given away. Alone says that it is to be that of the agent as a whole.
-func (h Holder) first(alone bool) func(dir *beneath.Folder, made bool) error {
-	return func(dir *beneath.Folder, made bool) error {
+func (h Holder) first(alone bool) func(dir *safepath.Folder, made bool) error {
+	return func(dir *safepath.Folder, made bool) error {
 		value := sharedMark
 		switch {
 		case made && !alone:
@@ -94,7 +94,7 @@ func (h Holder) first(alone bool) func(dir *beneath.Folder, made bool) error {
 
 // note takes the mark of a folder away that is not, or not only, this agent's any more. Alone says that the folder as a whole is
 // that of the agent.
-func (h Holder) note(f *beneath.Folder, alone bool) error {
+func (h Holder) note(f *safepath.Folder, alone bool) error {
 	is, err := readMark(f)
 	if err != nil || is == "" || is == sharedMark {
 		return err

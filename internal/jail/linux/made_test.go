@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/safepath"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
@@ -32,13 +32,13 @@ func TestAHalfMadeWorkspaceIsFinished(t *testing.T) {
 		"a shared one":       {true, false, jail.Mount{Source: "a", Make: []string{"bot"}}, 0o755, jail.AgentUID},
 		"the operator's own": {false, false, jail.Mount{Source: "a"}, 0o750, 0},
 		// An agent that shares it could keep the others out.
-		"one in use that has got the mode": {true, true, jail.Mount{Source: "a", Make: []string{"bot"}}, beneath.Unfinished, 0},
+		"one in use that has got the mode": {true, true, jail.Mount{Source: "a", Make: []string{"bot"}}, safepath.Unfinished, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
 			must(t, os.Mkdir(filepath.Join(root, "a"), 0o750))
 			if test.half {
-				must(t, unix.Chmod(filepath.Join(root, "a"), beneath.Unfinished))
+				must(t, unix.Chmod(filepath.Join(root, "a"), safepath.Unfinished))
 			}
 			if test.full {
 				must(t, os.WriteFile(filepath.Join(root, "a/file"), nil, 0o600))

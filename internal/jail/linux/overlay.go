@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // Bounds of what the runtime writes to a clone before it becomes read-only: mount points and nothing else.
@@ -35,7 +35,7 @@ func (overlays) list(context.Context) ([]jail.Trace, error) { return nil, nil }
 func (overlays) trees() *Trees                              { return &Trees{} }
 func (overlays) close() error                               { return nil }
 
-func (overlays) clone(_ context.Context, place *beneath.Folder, _ jail.Name, t origin) error {
+func (overlays) clone(_ context.Context, place *safepath.Folder, _ jail.Name, t origin) error {
 	return overlay(place, t.tree)
 }
 
@@ -56,7 +56,7 @@ func readyToOverlay(open func(fstype string, flags int) (int, error)) error {
 
 // overlay mounts a tmpfs at place/rw, and an overlay of the template and that tmpfs at place/root. No path is given to
 // the kernel, only descriptors.
-func overlay(place *beneath.Folder, template int) error {
+func overlay(place *safepath.Folder, template int) error {
 	if err := place.Make(writeMount, 0o700, -1); err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func overlay(place *beneath.Folder, template int) error {
 	if err := unix.MoveMount(write, "", place.FD(), writeMount, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("attach the writable layer: %w", err)
 	}
-	layers := beneath.At(write, writeMount)
+	layers := safepath.At(write, writeMount)
 	upper, err := layers.Ensure("upper", 0o755, -1) // becomes the mode of the jail's root folder
 	if err != nil {
 		return err

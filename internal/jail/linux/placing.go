@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // tokenFolder is the folder of the token, in the clone's.
@@ -56,7 +56,7 @@ func (s *Storage) Mount(ctx context.Context, p jail.Placement) error {
 }
 
 // mountToken makes an empty folder: no token of an earlier jail is ever in it.
-func (s *Storage) mountToken(place, root *beneath.Folder) error {
+func (s *Storage) mountToken(place, root *safepath.Folder) error {
 	if err := place.Make(tokenFolder, 0o755, -1); err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (s *Storage) mountToken(place, root *beneath.Folder) error {
 }
 
 // mapped is the map of a folder's mount, where the jail's user has another number on the host.
-func (s *Storage) mapped(f *beneath.Folder, p jail.Profile) (func(tree int) error, error) {
+func (s *Storage) mapped(f *safepath.Folder, p jail.Profile) (func(tree int) error, error) {
 	if p.Host == p.UID {
 		return nil, nil
 	}
@@ -83,7 +83,7 @@ func (s *Storage) mapped(f *beneath.Folder, p jail.Profile) (func(tree int) erro
 }
 
 // mountFolders mounts folders of the operator, those that others are mounted in first.
-func (s *Storage) mountFolders(root *beneath.Folder, a jail.Agent, mounts []jail.Mount, p jail.Profile) (err error) {
+func (s *Storage) mountFolders(root *safepath.Folder, a jail.Agent, mounts []jail.Mount, p jail.Profile) (err error) {
 	uid, whose := int(p.UID), Holder{s.o.Installation, a}
 	mounts = slices.SortedFunc(slices.Values(mounts), func(a, b jail.Mount) int { return cmp.Compare(a.Target, b.Target) })
 	if len(mounts) == 0 {
@@ -93,7 +93,7 @@ func (s *Storage) mountFolders(root *beneath.Folder, a jail.Agent, mounts []jail
 	if err != nil {
 		return err
 	}
-	sources := map[string]*beneath.Folder{} // by target
+	sources := map[string]*safepath.Folder{} // by target
 	defer func() {
 		for _, f := range sources {
 			err = errors.Join(err, f.Close())
@@ -125,7 +125,7 @@ func (s *Storage) mountFolders(root *beneath.Folder, a jail.Agent, mounts []jail
 
 // pointIn opens the place that something is to be mounted on. One that lies in another folder of the operator's is made
 // there, by its own descriptor: the mount of it may be read-only.
-func pointIn(root *beneath.Folder, sources map[string]*beneath.Folder, target string, uid int) (*beneath.Folder, error) {
+func pointIn(root *safepath.Folder, sources map[string]*safepath.Folder, target string, uid int) (*safepath.Folder, error) {
 	for over := filepath.Dir(target); over != "/"; over = filepath.Dir(over) {
 		source := sources[over]
 		if source == nil {
@@ -146,9 +146,9 @@ func pointIn(root *beneath.Folder, sources map[string]*beneath.Folder, target st
 }
 
 // mountPoint opens a folder of the clone, and makes it when it is missing. Links of the template are not followed.
-func mountPoint(root *beneath.Folder, target string) (*beneath.Folder, error) {
+func mountPoint(root *safepath.Folder, target string) (*safepath.Folder, error) {
 	point, err := root.Ensure(target, 0o755, -1)
-	if errors.Is(err, beneath.ErrPlanted) {
+	if errors.Is(err, safepath.ErrPlanted) {
 		return nil, problem.Wrap(err, problem.BadTemplate, "make it a folder in the template, or leave it out",
 			"nothing can be mounted at %s: something on the way is not a folder", target)
 	}
@@ -160,7 +160,7 @@ func mountPoint(root *beneath.Folder, target string) (*beneath.Folder, error) {
 
 // bind mounts a folder, and nothing that is mounted beneath it, onto another. There are neither devices nor setuid
 // programs through it. amend may change the mount before anybody sees it.
-func bind(from, onto *beneath.Folder, attributes uint64, amend func(tree int) error) error {
+func bind(from, onto *safepath.Folder, attributes uint64, amend func(tree int) error) error {
 	tree, err := unix.OpenTree(from.FD(), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 	if err != nil {
 		return &os.PathError{Op: "bind", Path: from.Path(), Err: err}
@@ -182,7 +182,7 @@ func bind(from, onto *beneath.Folder, attributes uint64, amend func(tree int) er
 }
 
 // attach puts a mount onto an open folder.
-func attach(tree int, onto *beneath.Folder) error {
+func attach(tree int, onto *safepath.Folder) error {
 	if err := unix.MoveMount(tree, "", onto.FD(), "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
 		return &os.PathError{Op: "mount onto", Path: onto.Path(), Err: err}
 	}

@@ -18,9 +18,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // Runtime starts and ends jails through an OCI runtime.
@@ -30,9 +30,9 @@ import (
 type Runtime struct {
 	o        Options
 	limits   *Limiter
-	run      *beneath.Folder
-	bundles  *beneath.Folder
-	state    *beneath.Folder
+	run      *safepath.Folder
+	bundles  *safepath.Folder
+	state    *safepath.Folder
 	filters  map[jail.SeccompProfile]*specs.LinuxSeccomp
 	hostRoot string            // in which AppArmor's files are looked for
 	amend    func(*specs.Spec) // tests take a control away with it
@@ -81,7 +81,7 @@ func NewRuntime(o Options, limits *Limiter) (_ *Runtime, err error) {
 			return nil, err
 		}
 	}
-	if r.run, err = beneath.MakeTrusted(o.RunDir, 0o711); err != nil {
+	if r.run, err = safepath.MakeTrusted(o.RunDir, 0o711); err != nil {
 		return nil, err
 	}
 	if r.bundles, err = r.run.Ensure(bundlesFolder, 0o700, -1); err != nil {
@@ -98,7 +98,7 @@ func (r *Runtime) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), execGrace+execCleanup)
 	defer cancel()
 	errs := []error{r.execs.End(ctx, "")}
-	for _, f := range []*beneath.Folder{r.state, r.bundles, r.run} {
+	for _, f := range []*safepath.Folder{r.state, r.bundles, r.run} {
 		if f != nil {
 			errs = append(errs, f.Close())
 		}
@@ -219,7 +219,7 @@ func (r *Runtime) setStarting(name jail.Name) error {
 }
 
 // adopt takes over the first process from the runtime that has just ended.
-func (r *Runtime) adopt(ctx context.Context, name jail.Name, bundle *beneath.Folder) (jail.Process, error) {
+func (r *Runtime) adopt(ctx context.Context, name jail.Name, bundle *safepath.Folder) (jail.Process, error) {
 	fd, err := bundle.Open(bundlePID, unix.O_RDONLY, 0)
 	if err != nil {
 		return jail.Process{}, fmt.Errorf("read the first process: %w", err)

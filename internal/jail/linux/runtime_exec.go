@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // joinScript puts a shell into the groups whose files it is given and then becomes the runtime. A process that moves
@@ -31,7 +31,7 @@ const joinScript = `while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; d
 //
 // The runtime is killed with this process: it would otherwise go on making a jail that nobody waits for. Processes that it has
 // started by then either end with it or are in the jail's control group.
-func (r *Runtime) execute(ctx context.Context, p *program, name jail.Name, args []string, stdio [3]*os.File, bundle *beneath.Folder, netns string) (err error) {
+func (r *Runtime) execute(ctx context.Context, p *program, name jail.Name, args []string, stdio [3]*os.File, bundle *safepath.Folder, netns string) (err error) {
 	args = append([]string{p.path}, args...)
 	group := -1
 	if p.joins && name != "" {
@@ -178,7 +178,7 @@ func (r *Runtime) hideGroups(p *program) error {
 }
 
 // lastWords is what the runtime wrote to its log as an error: lines of JSON, or of text.
-func lastWords(bundle *beneath.Folder) string {
+func lastWords(bundle *safepath.Folder) string {
 	fd, err := bundle.Open(bundleLog, unix.O_RDONLY, 0)
 	if err != nil {
 		return ""

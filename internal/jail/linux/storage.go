@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // Names in a clone's folder.
@@ -33,11 +33,11 @@ const (
 // points that the runtime makes.
 type Storage struct {
 	o         Options
-	run       *beneath.Folder
-	jails     *beneath.Folder
-	data      *beneath.Folder
-	templates *beneath.Folder
-	volumes   *beneath.Folder // of agents' states
+	run       *safepath.Folder
+	jails     *safepath.Folder
+	data      *safepath.Folder
+	templates *safepath.Folder
+	volumes   *safepath.Folder // of agents' states
 	cloner    cloner
 	locks     locks
 	maps      userMaps
@@ -49,7 +49,7 @@ type cloner interface {
 	// ready looks whether clones can be made, and prepares what all of them share.
 	ready(ctx context.Context) error
 	// clone makes the clone and attaches it at place/root. Remains of a failure are for unmount and destroy.
-	clone(ctx context.Context, place *beneath.Folder, name jail.Name, t origin) error
+	clone(ctx context.Context, place *safepath.Folder, name jail.Name, t origin) error
 	// destroy removes what of a clone is not below its place, after all of it was unmounted.
 	destroy(ctx context.Context, name jail.Name) error
 	// list reports the clones that destroy removes.
@@ -76,13 +76,13 @@ func NewStorage(o Options) (_ *Storage, err error) {
 			err = errors.Join(fmt.Errorf("prepare storage: %w", jail.Shortage(err)), s.Close())
 		}
 	}()
-	if s.run, err = beneath.MakeTrusted(o.RunDir, 0o711); err != nil {
+	if s.run, err = safepath.MakeTrusted(o.RunDir, 0o711); err != nil {
 		return nil, err
 	}
-	if s.data, err = beneath.MakeTrusted(o.DataDir, 0o711); err != nil {
+	if s.data, err = safepath.MakeTrusted(o.DataDir, 0o711); err != nil {
 		return nil, err
 	}
-	if s.templates, err = beneath.MakeTrusted(o.Templates, 0o755); err != nil {
+	if s.templates, err = safepath.MakeTrusted(o.Templates, 0o755); err != nil {
 		return nil, err
 	}
 	if s.jails, err = s.run.Ensure(jailsFolder, 0o700, -1); err != nil {
@@ -98,7 +98,7 @@ func NewStorage(o Options) (_ *Storage, err error) {
 	return s, err
 }
 
-func newCloner(o Options, data, templates *beneath.Folder) (cloner, error) {
+func newCloner(o Options, data, templates *safepath.Folder) (cloner, error) {
 	if o.Storage == StorageZFS {
 		return newDatasets(o, templates)
 	}
@@ -131,7 +131,7 @@ func (s *Storage) Close() error {
 		errs = append(errs, s.cloner.close())
 	}
 	s.maps.close()
-	for _, f := range []*beneath.Folder{s.volumes, s.jails, s.templates, s.data, s.run} {
+	for _, f := range []*safepath.Folder{s.volumes, s.jails, s.templates, s.data, s.run} {
 		if f != nil {
 			errs = append(errs, f.Close())
 		}
@@ -345,7 +345,7 @@ func (s *Storage) List(ctx context.Context) ([]jail.Trace, error) {
 }
 
 // traces are the entries of a folder that are names of jails of the installation.
-func traces(f *beneath.Folder, kind jail.TraceKind, id jail.Installation) ([]jail.Trace, error) {
+func traces(f *safepath.Folder, kind jail.TraceKind, id jail.Installation) ([]jail.Trace, error) {
 	names, err := f.Names(-1)
 	return jail.TracesIn(kind, id, f.Path(), names), err
 }

@@ -11,10 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/hostcmd"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/zfs"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // Trees makes the folders that templates are built in: datasets or subvolumes where clones are snapshots, else plain
@@ -52,7 +52,7 @@ func OpenTrees(dataDir, storage, zfsDataset string) (*Trees, error) {
 
 // Make makes an empty tree with mode 0755. Its parent must exist, and it must not.
 func (t *Trees) Make(path string) error {
-	parent, err := beneath.OpenTrusted(filepath.Dir(path))
+	parent, err := safepath.OpenTrusted(filepath.Dir(path))
 	if err != nil {
 		return fmt.Errorf("make tree: %w", err)
 	}
@@ -74,7 +74,7 @@ func (t *Trees) Make(path string) error {
 // Remove removes a tree of any kind with everything in it. It follows no link and enters no mount but that of a dataset.
 // That there is none is fine.
 func (t *Trees) Remove(path string) error {
-	parent, err := beneath.OpenTrusted(filepath.Dir(path))
+	parent, err := safepath.OpenTrusted(filepath.Dir(path))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -108,7 +108,7 @@ func (t *Trees) Settle(path string) error {
 	if t.datasets == nil || os.Geteuid() != 0 {
 		return nil
 	}
-	parent, err := beneath.OpenTrusted(filepath.Dir(path))
+	parent, err := safepath.OpenTrusted(filepath.Dir(path))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}

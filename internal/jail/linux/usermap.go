@@ -15,9 +15,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // An agent is the same user in every jail and another one on the host for each. Its user namespace says so of processes, and
@@ -67,7 +67,7 @@ type owner struct{ uid, gid uint32 }
 
 // ownerOf is whom what an agent makes in a folder belongs to: the owner of the folder. Of root's folders it is the agents'
 // own number, so that nothing an agent makes is ever root's.
-func ownerOf(f *beneath.Folder) (owner, error) {
+func ownerOf(f *safepath.Folder) (owner, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(f.FD(), &st); err != nil {
 		return owner{}, &os.PathError{Op: "look at", Path: f.Path(), Err: err}

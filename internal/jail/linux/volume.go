@@ -19,9 +19,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // An agent's state, at /state, is a file system of its own in a sparse file, <data>/state/<key>.img: bounded on every
@@ -52,7 +52,7 @@ type volume struct {
 }
 
 // mountState mounts the state of an agent onto the clone, and makes or enlarges it where that is needed.
-func (s *Storage) mountState(ctx context.Context, root *beneath.Folder, a jail.Agent, p jail.Profile) (err error) {
+func (s *Storage) mountState(ctx context.Context, root *safepath.Folder, a jail.Agent, p jail.Profile) (err error) {
 	uid := int(p.UID) // of the files, in whatever jail the volume is
 	unlock := s.locks.lock("state " + a.Key())
 	defer unlock()
@@ -81,7 +81,7 @@ func (s *Storage) mountState(ctx context.Context, root *beneath.Folder, a jail.A
 			"the state of %s cannot be mounted", a.Name)
 	}
 	defer func() { _ = unix.Close(tree) }()
-	dir, err := beneath.At(tree, jail.StateDir).Folder(".") // what newMount returns is good for mounting only
+	dir, err := safepath.At(tree, jail.StateDir).Folder(".") // what newMount returns is good for mounting only
 	if err != nil {
 		return err
 	}
@@ -295,7 +295,7 @@ const extResize = 0x40086610
 func (v volume) short() bool { return !v.fresh && (v.enlarged || v.size-v.has >= 8<<20) }
 
 // growMounted makes the file system as large as its image. The kernel does it by the journal.
-func growMounted(device *os.File, dir *beneath.Folder, v volume) error {
+func growMounted(device *os.File, dir *safepath.Folder, v volume) error {
 	err := control(device, func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_SET_CAPACITY, 0) })
 	blocks := uint64(v.size / volumeBlock)
 	if err == nil {

@@ -12,22 +12,22 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/hostcmd"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/zfs"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // datasets are clones that are ZFS datasets: <zfs_dataset>/jails/<name>, mounted at place/rw, and bound from there to
 // place/root. They are never mounted by themselves, at boot for example.
 type datasets struct {
 	o         Options
-	templates *beneath.Folder
+	templates *safepath.Folder
 	zfs       *zfs.Datasets
 	tree      *zfs.Trees
 }
 
-func newDatasets(o Options, templates *beneath.Folder) (*datasets, error) {
+func newDatasets(o Options, templates *safepath.Folder) (*datasets, error) {
 	d, err := zfs.New(hostcmd.Runner{}, o.ZFSDataset)
 	if err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (d *datasets) ready(ctx context.Context) error {
 	return nil
 }
 
-func (d *datasets) clone(ctx context.Context, place *beneath.Folder, name jail.Name, t origin) error {
+func (d *datasets) clone(ctx context.Context, place *safepath.Folder, name jail.Name, t origin) error {
 	if err := place.Make(writeMount, 0o700, -1); err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (d *datasets) list(ctx context.Context) ([]jail.Trace, error) {
 func datasetOf(name jail.Name) string { return zfs.Jails + "/" + string(name) }
 
 // isMounted says whether something is mounted on a folder in another.
-func isMounted(parent *beneath.Folder, name string) (bool, error) {
+func isMounted(parent *safepath.Folder, name string) (bool, error) {
 	var in, of unix.Stat_t
 	err := errors.Join(unix.Fstat(parent.FD(), &of), unix.Fstatat(parent.FD(), name, &in, unix.AT_SYMLINK_NOFOLLOW))
 	return in.Dev != of.Dev, err

@@ -21,11 +21,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
 	"github.com/clawjail/clawjail/internal/hostcmd"
 	"github.com/clawjail/clawjail/internal/jailspawn/command"
 	"github.com/clawjail/clawjail/internal/jailspawn/process"
 	"github.com/clawjail/clawjail/internal/jailspawn/staged"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 const (
@@ -146,7 +146,7 @@ func run(ctx context.Context, cancel func(), c Config, who caller, r Request) (s
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, slot.Close()) }()
-	root, err := beneath.Open(p.Root)
+	root, err := safepath.Open(p.Root)
 	if err != nil {
 		return 0, err
 	}

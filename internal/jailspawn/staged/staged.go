@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/beneath"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // Names in the folder.
@@ -29,7 +29,7 @@ const (
 const maxScript = 4 << 20
 
 // Check refuses what was not staged by that user alone: somebody else's, or what others could write.
-func Check(dir *beneath.Folder, uid int) error {
+func Check(dir *safepath.Folder, uid int) error {
 	o, err := dir.Owned()
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func Check(dir *beneath.Folder, uid int) error {
 }
 
 // StatusOf reads how the program of an ephemeral jail ended. It is the program's own word: there is none when it was killed.
-func StatusOf(dir *beneath.Folder) (status int, there bool, err error) {
+func StatusOf(dir *safepath.Folder) (status int, there bool, err error) {
 	text, _, err := dir.Read(Status, 8)
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, false, nil
@@ -67,12 +67,12 @@ func StatusOf(dir *beneath.Folder) (status int, there bool, err error) {
 
 // Remove removes what was staged. The jail's programs may have changed it: no link is followed, and what they put there
 // themselves is left to them.
-func Remove(stage *beneath.Folder, id string) error {
+func Remove(stage *safepath.Folder, id string) error {
 	dir, err := stage.Folder(id)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return nil
-	case errors.Is(err, beneath.ErrPlanted):
+	case errors.Is(err, safepath.ErrPlanted):
 		return stage.Remove(id)
 	case err != nil:
 		return err
