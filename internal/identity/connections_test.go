@@ -54,10 +54,16 @@ func TestRevocationCutsWhatIsOpen(t *testing.T) {
 			_, _, stranger := w.agent("rival", "bot")
 			p := people{w.hold(bot), w.hold(w.mustBe(second)), w.hold(annP), w.hold(stranger)}
 			adminOpen := w.hold(admin)
+			now := func() [4]bool { return [4]bool{p.bot.cut(), p.bot2.cut(), p.ann.cut(), p.stranger.cut()} }
+			var before [4]bool
+			w.log.OnEnding = func() { before = now() }
 			if err := tt.revoke(w, ann, bot); err != nil {
 				t.Fatal(err)
 			}
-			got := [4]bool{p.bot.cut(), p.bot2.cut(), p.ann.cut(), p.stranger.cut()}
+			got := now()
+			if before != got {
+				t.Errorf("when its record was begun these were cut: %v, and afterwards %v", before, got)
+			}
 			if got != tt.want {
 				t.Errorf("cut: %v, want %v", got, tt.want)
 			}

@@ -12,7 +12,7 @@ func (s *Service) Record(ctx context.Context, i audit.Intent, do func() error) e
 	return audit.Do(ctx, s.o.Audit, i, do)
 }
 
-// Ending does something that must not wait for its record.
+// Ending does something that waits only for a moment for its record.
 func (s *Service) Ending(i audit.Intent, do func() error) error {
 	return audit.Ending(s.o.Audit, i, do)
 }

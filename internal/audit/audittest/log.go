@@ -15,6 +15,8 @@ import (
 
 // Log keeps what is written to it.
 type Log struct {
+	OnEnding func() // is called before an ending is begun; nil for nothing
+
 	mu     sync.Mutex
 	events []Event
 	begun  []audit.Intent
@@ -82,11 +84,18 @@ func (l *Log) Begin(ctx context.Context, i audit.Intent) (audit.Pending, error) 
 	if err := l.refusal(ctx, i.Detail); err != nil {
 		return nil, err
 	}
-	return l.BeginEnding(i), nil
+	return l.begin(i), nil
 }
 
 // BeginEnding implements [audit.Records].
 func (l *Log) BeginEnding(i audit.Intent) audit.Pending {
+	if l.OnEnding != nil {
+		l.OnEnding()
+	}
+	return l.begin(i)
+}
+
+func (l *Log) begin(i audit.Intent) audit.Pending {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.begun = append(l.begun, i)

@@ -399,6 +399,11 @@ func TestASignInEndsAlsoWhenThatCannotBeWritten(t *testing.T) {
 	open := w.hold(w.admin, in)
 	w.broken.remove = errPlanted
 	w.log.Fail(errPlanted)
+	w.log.OnEnding = func() {
+		if !open.cut() {
+			t.Error("what is open waits for the record")
+		}
+	}
 	if err := w.End(t.Context(), w.admin, in.ID); !errors.Is(err, errPlanted) {
 		t.Errorf("nothing is said of it: %v", err)
 	}

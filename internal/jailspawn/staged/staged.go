@@ -2,7 +2,7 @@
 // read by the shell of the jail, and with what is noted of them.
 //
 // Environment and working directory travel in them because arguments can be read by others, and because neither jexec(8) nor
-// what gives the right to run it lets an environment through. Code that looks at them works by descriptor (package beneath).
+// what gives the right to run it lets an environment through. Code that looks at them works by descriptor (package safepath).
 package staged
 
 import (
