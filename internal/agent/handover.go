@@ -101,15 +101,15 @@ func (s *Service) give(ctx context.Context, tenant string, takers []string, wait
 	}
 	return s.each(tenant, waits, all, "an agent was handed over", func(n int) error {
 		d, to := all[n], takers[n%len(takers)]
-		pending := s.o.Audit.BeginEnding(audit.Intent{Action: string(identity.AgentSync), Tenant: tenant, Actor: actorSelf, Target: d.Agent.Name,
-			Detail: audit.NewDetail(audit.Fields{"verb": "hand over", "to": to, "agent_id": d.ID})})
-		err := s.o.Keeper.Drop(ctx, tenant, d.Agent.Name, jail.DropOptions{KeepState: true})
-		if err == nil {
+		intent := audit.Intent{Action: string(identity.AgentSync), Tenant: tenant, Actor: actorSelf, Target: d.Agent.Name,
+			Detail: audit.NewDetail(audit.Fields{"verb": "hand over", "to": to, "agent_id": d.ID})}
+		return audit.Ending(s.o.Audit, intent, func() error {
+			if err := s.o.Keeper.Drop(ctx, tenant, d.Agent.Name, jail.DropOptions{KeepState: true}); err != nil {
+				return err
+			}
 			d.Node, d.To = to, to
-			err = s.write(ctx, tenant, d)
-		}
-		pending.End(audit.OutcomeOf(err, nil))
-		return err
+			return s.write(ctx, tenant, d)
+		})
 	})
 }
 

@@ -23,10 +23,10 @@ import (
 const (
 	// DefaultTemplate is what agents are made of that name neither template nor image.
 	DefaultTemplate = "clawbot"
-	// provisionDir is where the files of package agentenv are in an agent's jail, and provisionFiles the same below its
+	// environmentDir is where the files of package agentenv are in an agent's jail, and environmentFiles the same below its
 	// home. They are where the agent can change them, which harms nobody else: none of them is a control.
-	provisionDir   = jail.StateDir + "/" + provisionFiles
-	provisionFiles = ".clawjail/provision"
+	environmentDir   = jail.StateDir + "/" + environmentFiles
+	environmentFiles = ".clawjail/provision"
 )
 
 // wanted is what is declared of one agent, and what follows from it.
@@ -126,7 +126,7 @@ func (s *Service) environment(tenant, id string, a clawbots.Agent, home string, 
 		return a.Services != nil && svc.Agent == "" && !slices.Contains(a.Services, svc.Name)
 	})
 	made, err := agentenv.For(agentenv.Options{
-		Gateway: s.o.GatewayURL, AgentName: a.Name, Home: home, Dir: provisionDir, Services: services, Providers: providers,
+		Gateway: s.o.GatewayURL, AgentName: a.Name, Home: home, Dir: environmentDir, Services: services, Providers: providers,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -147,7 +147,7 @@ func (s *Service) environment(tenant, id string, a clawbots.Agent, home string, 
 			maps.DeleteFunc(env, func(_, value string) bool { return strings.Contains(value, f.Path) })
 			continue
 		}
-		files = append(files, jail.File{Path: path.Join(provisionFiles, strings.TrimPrefix(f.Path, provisionDir+"/")), Data: []byte(f.Content)})
+		files = append(files, jail.File{Path: path.Join(environmentFiles, strings.TrimPrefix(f.Path, environmentDir+"/")), Data: []byte(f.Content)})
 	}
 	return env, files, nil
 }

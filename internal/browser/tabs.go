@@ -234,9 +234,7 @@ func (r *registry) currentLocked() *record {
 func (r *registry) focus(tab *record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	select {
-	case <-tab.closed:
-	default:
+	if !wake.Closed(tab.closed) {
 		r.current, tab.focused = tab, r.b.now()
 		r.b.live.poke()
 	}

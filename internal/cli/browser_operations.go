@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -114,9 +115,9 @@ func (m *milliseconds) String() string {
 }
 
 func (m *milliseconds) Set(text string) error {
-	d, err := time.ParseDuration(text)
+	d, err := texts.Duration(text)
 	if err != nil || d < time.Millisecond || d > 24*time.Hour {
-		return fmt.Errorf("write a number with ms, s or m, such as 30s")
+		return fmt.Errorf("write a number with ms, s, m or h, such as 30s; at most 24h")
 	}
 	*m = milliseconds(d / time.Millisecond)
 	return nil

@@ -78,7 +78,7 @@ func (c *Console) startProgram(q *request) error {
 	}
 	if text := f.Get("ttl"); text != "" {
 		if r.TTL, err = texts.Duration(text); err != nil || r.TTL <= 0 {
-			f.wrong("ttl", "is not a time", "such as 30m")
+			f.wrong("ttl", "is not a time", "such as 30m or 2d")
 		}
 	}
 	if f.ok() {

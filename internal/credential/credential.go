@@ -104,7 +104,7 @@ func (s *Service) record(ctx context.Context, by identity.Principal, op identity
 	return audit.Do(ctx, s.Audit, intent(by, op, tenant, session, target, fields), do)
 }
 
-// ending does something that must not wait for its record.
+// ending does something that waits only for a moment for its record.
 func (s *Service) ending(by identity.Principal, op identity.Operation, tenant, target string, do func() error) error {
 	return audit.Ending(s.Audit, intent(by, op, tenant, "", target, nil), do)
 }

@@ -121,6 +121,6 @@ func (s *Service) writeAgain(ctx context.Context, id string) error {
 		return err
 	}
 	s.denied.done(id)
-	s.o.Audit.BeginEnding(one.intent).End(audit.Outcome{Result: audit.OK})
+	s.o.Audit.BeginEnding(one.intent).End(audit.Outcome{Result: audit.OK}) // the first try has its intent before the act
 	return nil
 }

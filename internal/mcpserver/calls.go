@@ -169,26 +169,31 @@ func use[R any](ctx context.Context, s *Service, by identity.Principal, q questi
 	if err != nil {
 		return nothing, err
 	}
-	outcome := audit.Outcome{Result: audit.Failed}
-	defer func() { pending.End(outcome) }()
+	var jailed string
+	var fields audit.Fields
+	defer func() {
+		outcome := audit.OutcomeOf(err, fields)
+		outcome.Jail = jailed
+		pending.End(outcome)
+	}()
 	r, err := i.acquire(ctx, by.Actor())
 	if err != nil {
 		return nothing, forCaller(by, err)
 	}
-	outcome.Jail = string(r.process.name)
+	jailed = string(r.process.name)
 	known := s.catalogFor(server, tenant, by)
 	if known == nil || q.own(known) == "" {
 		return nothing, q.none
 	}
 	answer, err = ask(ctx, r, q.tell, func(ctx context.Context, token string) (R, error) { return q.ask(ctx, r, q.own(known), token) })
 	if err == nil {
-		outcome.Result = audit.OK
 		return q.pass(known, answer), nil
 	}
 	if p := leftOutOf(server.Name, err); p != nil {
 		return nothing, p
 	}
 	if said := refused(server.Name, err); said != nil {
+		fields = audit.Fields{"code": "refused_by_server", "server_code": said.Code}
 		return nothing, said
 	}
 	return nothing, forCaller(by, i.lost(ctx, r, err))

@@ -424,6 +424,9 @@ func TestWhatAServerRefusesIsAnAnswer(t *testing.T) {
 	if err != nil || !out.IsError || textOf(out) != "the MCP server files refused (-32602): no [31mway" {
 		t.Errorf("%v, %v", out, err)
 	}
+	if e := w.log.Last(t); e.Result != audit.Failed || !audittest.Has(e, map[string]string{"code": "refused_by_server"}) {
+		t.Errorf("recorded %+v", e)
+	}
 }
 
 func TestAClosedServiceStartsNothing(t *testing.T) {

@@ -356,13 +356,17 @@ func (i *instance) startUp(ctx context.Context, cancel context.CancelFunc, wait 
 	if err != nil {
 		return nil, nil, false, err
 	}
-	outcome := audit.Outcome{Result: audit.Failed}
-	defer func() { pending.End(outcome) }()
+	var jailed string
+	defer func() {
+		outcome := audit.OutcomeOf(err, nil)
+		outcome.Jail = jailed
+		pending.End(outcome)
+	}()
 	r, err := i.s.start(ctx, i.server, i.key.tenant)
 	if err != nil {
 		return nil, nil, true, err
 	}
-	outcome.Jail = string(r.process.name)
+	jailed = string(r.process.name)
 	began := i.s.o.Now()
 	list, err := i.list(ctx, r, i.s.pace.soon)
 	if err != nil {
@@ -371,7 +375,6 @@ func (i *instance) startUp(ctx context.Context, cancel context.CancelFunc, wait 
 		return nil, nil, true, err
 	}
 	r.took.List, r.leave = i.s.o.Now().Sub(began), func() { leave(); release() }
-	outcome.Result = audit.OK
 	return r, list, true, nil
 }
 

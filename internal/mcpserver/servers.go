@@ -396,9 +396,9 @@ func (s *Service) Test(ctx context.Context, by identity.Principal, tenant, name 
 		return Report{}, err
 	}
 	report, jailed, err := s.try(ctx, all[at], tenant)
-	outcome := audit.Outcome{Result: audit.OK, Jail: jailed}
+	outcome := audit.OutcomeOf(err, nil)
+	outcome.Jail = jailed
 	if err != nil {
-		outcome.Result = audit.Failed
 		report.Code, report.Problem = problem.CodeOf(err), err.Error()
 		if p, ok := problem.As(err); ok {
 			report.Problem, report.Hint = p.Message, p.Hint

@@ -40,12 +40,15 @@ func Printable(s string, replacement rune) string {
 	}, s)
 }
 
-// Duration reads a time as Go writes it, such as 1h30m, or a number of days, such as 30d. The most is 100 000 days.
+// Duration reads a time as Go writes it, such as 1h30m, or a number of days, such as 30d, up to 100 000.
 func Duration(text string) (time.Duration, error) {
 	days, found := strings.CutSuffix(text, "d")
 	if !found {
 		return time.ParseDuration(text)
 	}
 	n, err := strconv.ParseUint(days, 10, 32)
+	if err == nil && n > 100_000 {
+		err = strconv.ErrRange
+	}
 	return time.Duration(min(n, 100_000)) * 24 * time.Hour, err
 }

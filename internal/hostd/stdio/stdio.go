@@ -47,7 +47,7 @@ func (o *Options) Validate() error {
 	var errs []error
 	need := func(ok bool, what string) {
 		if !ok {
-			errs = append(errs, fmt.Errorf("console: %s is missing", what))
+			errs = append(errs, fmt.Errorf("stdio: %s is missing", what))
 		}
 	}
 	need(o.Installation != "", "the installation")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base64"
+	"errors"
 	"fmt"
 
 	"github.com/clawjail/clawjail/internal/audit"
@@ -82,7 +83,13 @@ func (s *Service) FinishPasskey(ctx context.Context, by identity.Principal, chal
 	}
 	i := audit.Intent{Action: string(identity.PasskeyAdd), Tenant: by.Tenant, Actor: by.Actor(), Target: row.ID,
 		Detail: identity.Detail(map[string]string{"name": row.Name, "host": row.Host, "remote": identity.Address(from.Remote)})}
-	if err := s.o.Identity.Record(ctx, i, func() error { return s.o.Store.CreatePasskey(ctx, row) }); err != nil {
+	if err := s.o.Identity.Record(ctx, i, func() error {
+		err := s.o.Store.CreatePasskey(ctx, row)
+		if errors.Is(err, store.ErrExists) {
+			return problem.Wrap(err, problem.Conflict, "sign in with it", "this passkey is added already")
+		}
+		return err
+	}); err != nil {
 		return Passkey{}, fmt.Errorf("keep a passkey: %w", err)
 	}
 	return passkeyOf(row), nil

@@ -198,6 +198,14 @@ func TestAPasskeySignsItsOwnerIn(t *testing.T) {
 				t.Errorf("recorded %+v", e)
 			}
 			w.add(theAdmins, local, w.admin, "admin's")
+			again, challenge, err := w.BeginPasskey(t.Context(), w.admin, local.from())
+			if err != nil {
+				t.Fatal(err)
+			}
+			same := *a // which keeps the owner that it has
+			if _, err := w.FinishPasskey(t.Context(), w.admin, challenge, "again", same.create(local, again), local.from()); problem.CodeOf(err) != problem.Conflict {
+				t.Errorf("one that is known: %v", err)
+			}
 			for range 3 {
 				cookie, in, err := w.with(a, local)
 				if err != nil || in.Method != "passkey" || in.Actor != ann.Actor() {

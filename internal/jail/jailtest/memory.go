@@ -373,9 +373,7 @@ func (r runtime) Wait(ctx context.Context, n jail.Name, _ jail.Process) (int, st
 
 func (r runtime) signal(n jail.Name, s syscall.Signal) {
 	if p := r.proc(n); p != nil {
-		select {
-		case <-p.done: // its number may be somebody else's by now
-		default:
+		if !wake.Closed(p.done) { // else its number may be somebody else's by now
 			_ = syscall.Kill(-p.pid, s) // it may end in between
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -125,12 +126,10 @@ func (x *execution) Wait(ctx context.Context) (jail.Exit, error) {
 }
 
 func (x *execution) End(ctx context.Context) error {
-	select {
-	case <-x.done:
+	if wake.Closed(x.done) {
 		return nil
-	default:
-		_ = syscall.Kill(-x.pid, syscall.SIGKILL) // it may end in between
 	}
+	_ = syscall.Kill(-x.pid, syscall.SIGKILL) // it may end in between
 	_, err := x.Wait(ctx)
 	return err
 }
