@@ -23,6 +23,7 @@ func (p *plane) looks() map[store.Changed][]func() {
 		store.ChangedEntries: {p.book.Look, p.sessions.Look},
 		store.ChangedKeys:    {p.identity.Look, p.agents.Look},
 		store.ChangedSignIns: {p.signin.Look},
+		store.ChangedGuesses: {p.identity.LookAtGuesses},
 		store.ChangedNodes:   {p.peers.Look, p.nodeLook.Send, p.goneLook.Send},
 	}
 }

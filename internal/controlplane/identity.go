@@ -94,7 +94,8 @@ func (p *plane) openIdentity(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.identity, err = identity.Open(ctx, identity.Options{Store: p.store, Admin: admin, Quotas: p.Config.Quotas, Now: p.Now,
+	guesses, _ := p.store.(store.Guesses)
+	p.identity, err = identity.Open(ctx, identity.Options{Store: p.store, Guesses: guesses, Admin: admin, Quotas: p.Config.Quotas, Now: p.Now,
 		Audit: p.audit, Recheck: identity.DefaultRecheck, Brake: identity.DefaultBrake()})
 	if err != nil {
 		return fmt.Errorf("open what is known of operators and agents: %w", err)

@@ -87,7 +87,9 @@ func (s *Service) Braked(ctx context.Context, remote netip.Addr) error {
 }
 
 // Wrong counts something wrong that a place has presented. See [Service.Braked].
-func (s *Service) Wrong(ctx context.Context, remote netip.Addr) { s.brake.wrong(remote, proxyOf(ctx)) }
+func (s *Service) Wrong(ctx context.Context, remote netip.Addr) {
+	s.brake.wrong(remote, proxyOf(ctx), ctx.Value(insideKey{}) != nil)
+}
 
 // notGood is the one answer to every key that is not good, and the reason that cut connections are given.
 func notGood() *problem.Error {

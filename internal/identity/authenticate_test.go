@@ -3,6 +3,8 @@ package identity
 import (
 	"context"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -316,8 +318,8 @@ func TestWhatIsLookedUpElsewhereWaitsWithItsAddress(t *testing.T) {
 }
 
 func TestIPv6IsBrakedByNetwork(t *testing.T) {
-	b := newBrake(Brake{Burst: 1, Every: time.Second, Addresses: 10}, (&clock{at: noon}).now)
-	b.wrong(netip.MustParseAddr("2001:db8:0:1::1"), netip.Addr{})
+	b := newBrake(Brake{Burst: 1, Every: time.Second, Addresses: 10}, nil, (&clock{at: noon}).now)
+	b.wrong(netip.MustParseAddr("2001:db8:0:1::1"), netip.Addr{}, false)
 	for addr, want := range map[string]bool{
 		"2001:db8:0:1::1": true, "2001:db8:0:1:ffff::2": true, "2001:db8:0:1::1%eth0": true, "2001:db8:0:2::1": false, "192.0.2.1": false,
 	} {
@@ -328,7 +330,7 @@ func TestIPv6IsBrakedByNetwork(t *testing.T) {
 	if wait, _ := b.blocked(netip.Addr{}, netip.Addr{}); wait != 0 {
 		t.Error("a socket is braked for an address")
 	}
-	b.wrong(netip.Addr{}, netip.Addr{})
+	b.wrong(netip.Addr{}, netip.Addr{}, false)
 	if wait, _ := b.blocked(netip.Addr{}, netip.Addr{}); wait == 0 {
 		t.Error("a socket is not braked")
 	}
@@ -336,15 +338,15 @@ func TestIPv6IsBrakedByNetwork(t *testing.T) {
 
 func TestMemoryOfTheBrakeIsBounded(t *testing.T) {
 	c := &clock{at: noon}
-	b := newBrake(Brake{Burst: 1, Every: time.Hour, Addresses: 100}, c.now)
+	b := newBrake(Brake{Burst: 1, Every: time.Hour, Addresses: 100}, nil, c.now)
 	addr := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}) }
 	for n := range 1000 {
-		b.wrong(addr(n), netip.Addr{})
+		b.wrong(addr(n), netip.Addr{}, false)
 		if n%50 == 0 {
 			if wait, _ := b.blocked(addr(0), netip.Addr{}); wait == 0 {
 				t.Fatalf("after %d others, who goes on guessing was forgotten", n)
 			}
-			b.wrong(addr(0), netip.Addr{})
+			b.wrong(addr(0), netip.Addr{}, false)
 		}
 	}
 	if len(b.known) != 100 || b.recent.Len() != 100 {
@@ -360,11 +362,11 @@ func TestMemoryOfTheBrakeIsBounded(t *testing.T) {
 // A place that has been quiet is news when it begins again; one that goes on is not.
 func TestBrakedPlaceIsNewsOnce(t *testing.T) {
 	c := &clock{at: noon}
-	b := newBrake(Brake{Burst: 2, Every: time.Second, Addresses: 10}, c.now)
+	b := newBrake(Brake{Burst: 2, Every: time.Second, Addresses: 10}, nil, c.now)
 	news := func() (n int) {
 		for range 5 {
 			if wait, first := b.blocked(here, netip.Addr{}); wait == 0 {
-				b.wrong(here, netip.Addr{})
+				b.wrong(here, netip.Addr{}, false)
 			} else if first {
 				n++
 			}
@@ -381,6 +383,73 @@ func TestBrakedPlaceIsNewsOnce(t *testing.T) {
 	c.move(time.Hour)
 	if n := news(); n != 1 {
 		t.Errorf("begins again: %d", n)
+	}
+}
+
+// guesses is what a process tells others, and what it is given.
+type guesses struct {
+	store.Guesses
+	told  []store.Guess
+	given []store.Guess
+}
+
+func (g *guesses) AddGuesses(_ context.Context, more []store.Guess, _ time.Duration) error {
+	g.told = append(g.told, more...)
+	return nil
+}
+
+func (g *guesses) ListGuesses(context.Context, int) ([]store.Guess, error) { return g.given, nil }
+
+func TestOtherProcessesAreToldOfWrongKeys(t *testing.T) {
+	c, others := &clock{at: noon}, &guesses{}
+	b := newBrake(Brake{Burst: 10, Every: 3 * time.Second, Addresses: 100}, others, c.now)
+	// An address of a jail, of a loopback interface or of a link is another one on another machine, and a socket has none.
+	b.wrong(netip.MustParseAddr("10.1.2.3"), netip.Addr{}, true)
+	for _, at := range []string{"127.0.0.2", "::1", "fe80::1%eth0", "169.254.0.1"} {
+		b.wrong(netip.MustParseAddr(at), netip.Addr{}, false)
+	}
+	b.wrong(netip.Addr{}, netip.MustParseAddr("127.0.0.1"), false)
+	b.exchange(t.Context())
+	if len(others.told) != 0 {
+		t.Errorf("told %v", others.told)
+	}
+	b.wrong(here, netip.MustParseAddr("198.51.100.1"), false)
+	b.wrong(here, netip.MustParseAddr("198.51.100.1"), false)
+	b.wrong(netip.MustParseAddr("2001:db8::1"), netip.Addr{}, false)
+	b.exchange(t.Context())
+	b.exchange(t.Context()) // once each
+	slices.SortFunc(others.told, func(a, b store.Guess) int { return strings.Compare(a.Place, b.Place) })
+	if want := []store.Guess{{Place: here.String() + "/32", Left: 6 * time.Second}, {Place: "2001:db8::/64", Left: 3 * time.Second},
+		{Place: "proxy 198.51.100.1/32", Left: 2 * time.Second}}; !slices.Equal(others.told, want) {
+		t.Errorf("told %v, want %v", others.told, want)
+	}
+
+	others.given = []store.Guess{{Place: "192.0.2.77/32", Left: 30 * time.Second}, {Place: "proxy 192.0.2.78/32", Left: 30 * time.Second},
+		{Place: here.String() + "/32", Left: time.Second}, {Place: "127.0.0.9/32", Left: time.Minute}, {Place: "nowhere", Left: time.Minute}}
+	b.exchange(t.Context())
+	other, nobody := netip.MustParseAddr("192.0.2.77"), netip.Addr{}
+	for _, is := range []struct {
+		what          string
+		remote, proxy netip.Addr
+		want          time.Duration
+	}{
+		{"who guessed elsewhere", other, nobody, 3 * time.Second}, {"the clients of a proxy", here, netip.MustParseAddr("192.0.2.78"), time.Second},
+		{"who guessed here too, more than there", here, nobody, 0}, {"a place of this machine", netip.MustParseAddr("127.0.0.9"), nobody, 0},
+	} {
+		if wait, _ := b.blocked(is.remote, is.proxy); wait != is.want {
+			t.Errorf("%s: %s, want %s", is.what, wait, is.want)
+		}
+	}
+	if left := b.left(b.known[guessing{place: place(here)}].Value.(*guesser)); left != 6*time.Second {
+		t.Errorf("what was counted here is %s", left)
+	}
+	c.move(3 * time.Second)
+	if wait, _ := b.blocked(other, nobody); wait != 0 {
+		t.Errorf("after its wait: %s", wait)
+	}
+	c.move(-24 * time.Hour) // nobody waits until the clock is back
+	if b.blocked(other, nobody); b.left(b.known[guessing{place: place(other)}].Value.(*guesser)) > b.most() {
+		t.Error("when the clock has gone back it waits for longer than the most")
 	}
 }
 

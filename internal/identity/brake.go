@@ -4,12 +4,14 @@ import (
 	"container/list"
 	"context"
 	"net/netip"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
-
+	"github.com/clawjail/clawjail/internal/base/wake"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
 )
 
 // Brake bounds how fast wrong keys may come from one place. A key cannot be guessed anyway; the brake keeps guessing
@@ -28,6 +30,9 @@ const proxyShare = 3
 
 // DefaultBrake is the Brake when nobody configured another.
 func DefaultBrake() Brake { return Brake{Burst: 10, Every: 3 * time.Second, Addresses: 4096} }
+
+// sharePause is between two exchanges of wrong keys with other processes, so that many wrong keys are few of them.
+const sharePause = 100 * time.Millisecond
 
 type proxyKey struct{}
 
@@ -48,14 +53,25 @@ func (b Brake) validate(m *problem.Many) {
 	}
 }
 
+type insideKey struct{}
+
+// Inside tells [Service.Authenticate] that the caller is in a jail. Its address means something on this host only, so that
+// others are not told of its wrong keys.
+func Inside(ctx context.Context) context.Context {
+	return context.WithValue(ctx, insideKey{}, true)
+}
+
 // brake counts wrong keys. It counts by where they come from, never by what they are: it answers before a key is read.
 type brake struct {
 	limits Brake
 	now    func() time.Time
+	shared store.Guesses // nil: no other process has the database
+	share  wake.Signal
 
 	mu     sync.Mutex
 	known  map[guessing]*list.Element
-	recent list.List // of *guesser, the latest one first
+	recent list.List                  // of *guesser, the latest one first
+	untold map[guessing]time.Duration // what others have not been told
 }
 
 // guessing is where wrong keys come from: a client, or a proxy for all of its clients.
@@ -73,16 +89,51 @@ func peers(at netip.Addr) guessing {
 	return guessing{place(at), true}
 }
 
-type guesser struct {
-	from guessing
-	left *rate.Limiter
-	told bool // that it is braked now was recorded
-	good bool // its last key was a good one; it is not held up by what others behind its proxy guess
+// elsewhere says whether other machines have the same place by the same address.
+func (g guessing) elsewhere() bool {
+	at := g.place.Addr()
+	return at.IsValid() && !at.IsLoopback() && !at.IsLinkLocalUnicast() && !at.IsUnspecified()
 }
 
-func newBrake(limits Brake, now func() time.Time) *brake {
-	return &brake{limits: limits, now: now, known: map[guessing]*list.Element{}}
+// behind is what the name of a proxy begins with, where several processes share a database.
+const behind = "proxy "
+
+// String is the name of a place in the database.
+func (g guessing) String() string {
+	if g.proxy {
+		return behind + g.place.String()
+	}
+	return g.place.String()
 }
+
+func parseGuessing(name string) (g guessing, ok bool) {
+	text, proxy := strings.CutPrefix(name, behind)
+	at, err := netip.ParsePrefix(text)
+	g = guessing{at, proxy}
+	return g, err == nil && g.elsewhere()
+}
+
+type guesser struct {
+	from  guessing
+	until time.Time // when its wrong keys are forgotten: each makes it later by what limits say
+	told  bool      // that it is braked now was recorded
+	good  bool      // its last key was a good one; it is not held up by what others behind its proxy guess
+}
+
+func newBrake(limits Brake, shared store.Guesses, now func() time.Time) *brake {
+	return &brake{limits: limits, shared: shared, now: now, share: wake.New(), known: map[guessing]*list.Element{}, untold: map[guessing]time.Duration{}}
+}
+
+// bounds are how many wrong keys may come at once from there, and how soon one of them is forgotten.
+func (b *brake) bounds(from guessing) (burst int, every time.Duration) {
+	if from.proxy {
+		return b.limits.Burst * proxyShare, b.limits.Every / proxyShare
+	}
+	return b.limits.Burst, b.limits.Every
+}
+
+// most is how long anybody's wrong keys are remembered: twice as many as may come at once.
+func (b *brake) most() time.Duration { return 2 * time.Duration(b.limits.Burst) * b.limits.Every }
 
 // place is what one guesser can be expected to have: an IPv4 address, or the /64 of an IPv6 address. A caller without an
 // address, such as one of a Unix socket, is one place.
@@ -124,27 +175,81 @@ func (b *brake) blocked(remote, proxy netip.Addr) (wait time.Duration, first boo
 
 // waits is called with mu held.
 func (b *brake) waits(g *guesser) (wait time.Duration, first bool) {
-	left := g.left.TokensAt(b.now())
-	if left >= float64(g.left.Burst()) {
+	left := b.left(g)
+	if left <= 0 {
 		g.told = false // it has been quiet for long: the next time is news again
 	}
-	if left >= 1 {
+	burst, every := b.bounds(g.from)
+	if wait = left - time.Duration(burst-1)*every; wait <= 0 {
 		return 0, false
 	}
 	first, g.told = !g.told, true
-	return time.Duration((1 - left) / float64(g.left.Limit()) * float64(time.Second)), first
+	return wait, first
 }
 
 // wrong counts one wrong key, for a place and for the proxy that hands its requests on.
-func (b *brake) wrong(remote, proxy netip.Addr) {
+func (b *brake) wrong(remote, proxy netip.Addr, inside bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	own := b.guesser(guessing{place: place(remote)})
-	own.left.AllowN(b.now(), 1)
-	own.good = false
+	b.count(guessing{place: place(remote)}, inside).good = false
 	if proxy.IsValid() {
-		b.guesser(peers(proxy)).left.AllowN(b.now(), 1)
+		b.count(peers(proxy), inside)
 	}
+}
+
+// left is how long it takes until the wrong keys of a place are forgotten, also when the clock has gone back. It is called with
+// mu held.
+func (b *brake) left(g *guesser) time.Duration {
+	now := b.now()
+	if latest := now.Add(b.most()); g.until.After(latest) {
+		g.until = latest
+	}
+	return max(g.until.Sub(now), 0)
+}
+
+// count is called with mu held.
+func (b *brake) count(from guessing, inside bool) *guesser {
+	g := b.guesser(from)
+	_, every := b.bounds(from)
+	g.until = b.now().Add(min(b.left(g)+every, b.most()))
+	if b.shared != nil && !inside && from.elsewhere() && (len(b.untold) < b.limits.Addresses || b.untold[from] > 0) {
+		b.untold[from] += every
+		b.share.Send()
+	}
+	return g
+}
+
+// exchange tells other processes of wrong keys, and counts those that they were given. What the database does not take is
+// counted by this process alone.
+func (b *brake) exchange(ctx context.Context) {
+	asking, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	b.mu.Lock()
+	untold := b.untold
+	b.untold = map[guessing]time.Duration{}
+	b.mu.Unlock()
+	var more []store.Guess
+	for from, left := range untold {
+		more = append(more, store.Guess{Place: from.String(), Left: left})
+	}
+	if len(more) > 0 && b.shared.AddGuesses(asking, more, b.most()) != nil {
+		return
+	}
+	all, err := b.shared.ListGuesses(asking, b.limits.Addresses)
+	if err != nil {
+		return
+	}
+	b.mu.Lock()
+	for _, guess := range slices.Backward(all) { // who waits longest is forgotten last
+		if from, ok := parseGuessing(guess.Place); ok {
+			g, until := b.guesser(from), b.now().Add(min(guess.Left, b.most()))
+			if until.After(g.until) {
+				g.until = until
+			}
+		}
+	}
+	b.mu.Unlock()
+	wake.Sleep(ctx, sharePause)
 }
 
 // right notes a good key of a place behind a proxy. Without a proxy there is nobody else to wait for.
@@ -167,11 +272,7 @@ func (b *brake) guesser(from guessing) *guesser {
 		last := b.recent.Back()
 		delete(b.known, b.recent.Remove(last).(*guesser).from)
 	}
-	every, burst := b.limits.Every, b.limits.Burst
-	if from.proxy {
-		every, burst = every/proxyShare, burst*proxyShare
-	}
-	g := &guesser{from: from, left: rate.NewLimiter(rate.Every(every), burst)}
+	g := &guesser{from: from}
 	b.known[from] = b.recent.PushFront(g)
 	return g
 }

@@ -79,6 +79,9 @@ var errCut = errors.New("it was cut at the same moment")
 // Look has what is held compared with the store soon. It does not wait for that.
 func (s *Service) Look() { s.connections.look.Send() }
 
+// LookAtGuesses has wrong keys that other processes were given counted soon. It does not wait for that.
+func (s *Service) LookAtGuesses() { s.brake.share.Send() }
+
 // Open is how many connections are held.
 func (s *Service) Open() int { return s.connections.count() }
 

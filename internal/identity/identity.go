@@ -41,6 +41,8 @@ type Store interface {
 // Options are what a Service needs.
 type Options struct {
 	Store Store
+	// Guesses counts wrong keys for all processes that share the Store. Nil: there is one.
+	Guesses store.Guesses
 	// Admin is the key of the installation's admin; the zero AdminKey is none.
 	Admin AdminKey
 	// Now and Audit are required.
@@ -104,7 +106,7 @@ func Open(ctx context.Context, o Options) (*Service, error) {
 	if err := o.Store.CreateTenant(ctx, first); err != nil && !errors.Is(err, store.ErrExists) {
 		return nil, fmt.Errorf("make the tenant %s: %w", first.ID, err)
 	}
-	s := &Service{o: o, brake: newBrake(o.Brake, o.Now), denied: newDenied()}
+	s := &Service{o: o, brake: newBrake(o.Brake, o.Guesses, o.Now), denied: newDenied()}
 	s.gate = quota.NewGate(quota.GateOptions{Kind: quota.Connections(), Whole: maxOpen, Quotas: o.Quotas, Tenants: s.Counted, Admins: true})
 	if _, err := s.CountTenants(ctx, store.DefaultTenant); err != nil {
 		return nil, err
@@ -114,6 +116,9 @@ func Open(ctx context.Context, o Options) (*Service, error) {
 	s.running.Go(func() { s.connections.run(ctx) })
 	s.running.Go(func() { every(ctx, o.Recheck, nil, s.recount) })
 	s.running.Go(func() { every(ctx, o.Recheck, nil, s.writeDenied) })
+	if o.Guesses != nil {
+		s.running.Go(func() { every(ctx, o.Recheck, s.brake.share, s.brake.exchange) })
+	}
 	return s, nil
 }
 

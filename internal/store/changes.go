@@ -13,6 +13,7 @@ const (
 	ChangedKeys    Changed = "keys"
 	ChangedSignIns Changed = "sign-ins"
 	ChangedNodes   Changed = "nodes"
+	ChangedGuesses Changed = "guesses"
 )
 
 // Follower is a Store that several processes share, which tells each of them what was changed, also what it has changed itself.

@@ -327,6 +327,49 @@ func TestWhatIsRevokedAtOneControlPlaneEndsAtTheOthers(t *testing.T) {
 	}
 }
 
+func TestWrongKeysCountAtAllControlPlanes(t *testing.T) {
+	first, second := sharing(t, true, "public_url: https://clawjail.test\nbehind_proxy: [127.0.0.1/32]\n")
+	both, key := []*testkit.Installation{first, second}, first.Key()
+	// Of a client of the proxy, or of a program of this machine when there is none.
+	answer := func(b *testkit.Installation, key, client string) int {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.URL()+"/v1/tenants", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+key)
+		if client != "" {
+			r.Header.Set("X-Forwarded-For", client)
+		}
+		got, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = got.Body.Close()
+		return got.StatusCode
+	}
+	const guesser, neighbour, here = "203.0.113.7", "203.0.113.8", ""
+	for _, client := range []string{guesser, here} {
+		for _, b := range both {
+			for range 7 { // each could take ten
+				if got := answer(b, "cjop_wrong", client); got != http.StatusUnauthorized {
+					t.Fatalf("a wrong key of %q is answered by %d", client, got)
+				}
+			}
+		}
+	}
+	for n, b := range both {
+		testenv.Eventually(t, 10*time.Second, func() bool { return answer(b, key, guesser) == http.StatusTooManyRequests },
+			fmt.Sprint("control plane ", n, " takes a key of who guessed"))
+		// A loopback address is another one on another machine.
+		for _, client := range []string{neighbour, here} {
+			if got := answer(b, key, client); got != http.StatusOK {
+				t.Errorf("control plane %d answers %d to %q", n, got, client)
+			}
+		}
+	}
+}
+
 // An update of one after the other ends no session.
 func TestAControlPlaneThatDrainsEndsNoSession(t *testing.T) {
 	first, second := sharing(t, true)

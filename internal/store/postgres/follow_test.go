@@ -97,6 +97,7 @@ func TestOtherProcessesAreToldOfChanges(t *testing.T) {
 		{"a sign-in that ends", second.DeleteSignIn(t.Context(), "s1"), store.ChangedSignIns},
 		{"a node that is to drain", second.DrainNode(t.Context(), "n", true), store.ChangedNodes},
 		{"a node that is lost", second.LoseNode(t.Context(), "n", "r", 0), store.ChangedNodes},
+		{"a wrong key", second.AddGuesses(t.Context(), []store.Guess{{Place: "192.0.2.1/32", Left: time.Second}}, time.Minute), store.ChangedGuesses},
 		{"a change of its own", first.CreateEntry(t.Context(), ruleEntry("e2")), store.ChangedEntries},
 	} {
 		must(c.do)
