@@ -65,11 +65,20 @@ test-vm-all: templates ## that, and on newer kernels and releases, and on arm64,
 	@scripts/setup.sh vm
 	CI=true go test -tags vm,guests -count=1 -v -timeout 600m $(if $(GUEST),-run '$(GUEST)') $(if $(ROOT),$(AS_ROOT)) ./test/vm $(if $(ONLY),-only '$(ONLY)') $(if $(BEFORE),-before '$(BEFORE)')
 
+K8S_FIGURES = ^TestFigures|^TestAHundred
+define on-k8s
+@scripts/setup.sh k8s
+@$(if $(ROOT),sudo --preserve-env=PATH$(comma)HOME) scripts/k8s.sh
+CI=true go test -tags k8s -count=1 -v -timeout 90m -exec "$(if $(ROOT),sudo --preserve-env=CI$(comma)PATH$(comma)HOME )$(CURDIR)/scripts/alone.sh" ./test/k8s
+endef
+
 .PHONY: test-k8s
 test-k8s: templates ## what is for Kubernetes, on a cluster that is built from Go modules and runs on this machine, or ONLY=what of it; no part of make test
-	@scripts/setup.sh k8s
-	@$(if $(ROOT),sudo --preserve-env=PATH$(comma)HOME) scripts/k8s.sh
-	CI=true go test -tags k8s -count=1 -v -timeout 40m -exec "$(if $(ROOT),sudo --preserve-env=CI$(comma)PATH$(comma)HOME )$(CURDIR)/scripts/alone.sh" ./test/k8s $(if $(ONLY),-run '$(ONLY)') $(if $(HOLLOW),-hollow $(HOLLOW))
+	$(on-k8s) $(if $(ONLY),-run '$(ONLY)',-skip '$(K8S_FIGURES)') $(if $(HOLLOW),-hollow $(HOLLOW))
+
+.PHONY: bench-k8s
+bench-k8s: templates ## figures of that cluster: beside a single machine, a hundred sessions at once, and 1000 or HOLLOW=10000 on nodes that only seem to be there
+	$(on-k8s) -run '$(K8S_FIGURES)|OnHollowNodes' -hollow $(or $(HOLLOW),1000)
 
 .PHONY: screenshots
 screenshots: setup templates ## pictures of every page of the console, light, dark and of a phone's width, in out/screenshots
