@@ -214,7 +214,7 @@ func TestEveryRuleObjectsToItsExample(t *testing.T) {
 func TestWhatIsUsedByLayersBelowIsForbidden(t *testing.T) {
 	for _, forbidden := range [][2]string{
 		{"internal/mcpserver", "internal/mcp"}, {"internal/mcpserver", "internal/client"}, {"internal/vault", "internal/mcpserver"}, {"internal/jail", "internal/agent/compose"},
-		{"internal/ringlog", "internal/agent"}, {"internal/ringlog", "internal/audit"}, {"internal/hostd/stdio", "internal/agent"}, {"internal/hostd/keeper", "internal/vault"},
+		{"internal/ringlog", "internal/agent"}, {"internal/ringlog", "internal/audit"}, {"internal/hostd/stdio", "internal/agent"}, {"internal/hostd/agents", "internal/vault"},
 		{"internal/gateway/relay", "internal/api"}, {"internal/agent/compose", "internal/cli"}, {"internal/agent", "internal/api/pipes"}, {"internal/hostd", "internal/mcpserver"},
 		{"internal/jail/docker", "internal/gateway/relay"}, {"internal/hostd", "internal/jailspawn"}, {"internal/jailspawn/helper", "internal/config"},
 		{"internal/jailspawn/helper", "internal/jail"}, {"internal/jailspawn/process", "net/http"}, {"internal/jailspawn/command", "net"}, {"internal/hostcmd", "internal/problem"},
@@ -230,7 +230,7 @@ func TestWhatTheLayersAreForIsAllowed(t *testing.T) {
 		{"internal/cli", "internal/session"}, {"internal/cli", "internal/api"}, {"internal/cli", "internal/controlplane"}, {"internal/controlplane", "internal/console"}, {"internal/api", "internal/vault"},
 		{"internal/api", "internal/credential"}, {"internal/credential", "internal/vault"}, {"internal/credential", "internal/session"},
 		{"internal/session", "internal/policy"}, {"internal/session", "internal/jail"}, {"internal/agent", "internal/gateway"},
-		{"internal/agent", "internal/ringlog"}, {"internal/hostd/stdio", "internal/ringlog"}, {"internal/hostd/keeper", "internal/jail"},
+		{"internal/agent", "internal/ringlog"}, {"internal/hostd/stdio", "internal/ringlog"}, {"internal/hostd/agents", "internal/jail"},
 		{"internal/mcp", "internal/mcpserver"}, {"internal/mcpserver", "internal/vault"}, {"internal/mcpserver", "internal/gateway"},
 		{"internal/client", "internal/api/pipes"}, {"internal/cli", "internal/gateway/relay"}, {"internal/agent/compose", "internal/jail"},
 		{"internal/hostd", "internal/jail/linux"}, {"internal/jail/linux", "internal/jail"}, {"internal/jail/freebsd", "internal/jail/freebsd/pf"},

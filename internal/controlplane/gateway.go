@@ -14,8 +14,8 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/access"
 	"github.com/clawjail/clawjail/internal/gateway/auditlog"
-	"github.com/clawjail/clawjail/internal/gateway/door"
 	"github.com/clawjail/clawjail/internal/gateway/execute"
 	"github.com/clawjail/clawjail/internal/gateway/llm"
 	"github.com/clawjail/clawjail/internal/gateway/service"
@@ -120,14 +120,14 @@ func (g *sessionGateway) LastActivity(addr netip.Addr) time.Time {
 // CallerIn implements egress.Way.
 func (g *sessionGateway) CallerIn(session string) (egress.Who, bool) {
 	c, found := g.Gateway.CallerIn(session)
-	return door.Who(c), found
+	return access.Who(c), found
 }
 
 // Clean implements egress.Way.
 func (g *sessionGateway) Clean() policy.Policy { return g.clean }
 
 // view is what operators decided for a caller.
-func (p *plane) view(c gateway.Caller) *egress.View { return p.book.View(door.Who(c)) }
+func (p *plane) view(c gateway.Caller) *egress.View { return p.book.View(access.Who(c)) }
 
 // policy implements gateway.Config.Policy.
 func (p *plane) policy(c gateway.Caller) *policy.Compiled { return p.view(c).Proxy() }
@@ -148,7 +148,7 @@ func (p *plane) ask(ctx context.Context, c gateway.Caller, target string) bool {
 	if p.view(c).Hold() <= 0 {
 		return false
 	}
-	return p.book.Hold(ctx, door.Who(c), target)
+	return p.book.Hold(ctx, access.Who(c), target)
 }
 
 // agentRoutes routes requests of agents to execute, services and models. Paths are not cleaned here; each handler refuses
@@ -188,7 +188,7 @@ func (a agentRoutes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (p *plane) makeAgentRoutes(context.Context) error {
 	p.used = make(chan vault.SecretName, 256)
-	common := door.Options{Gateway: p.gateway.Gateway, Views: p.view, Secrets: p.vault, Used: p.noteUse, Log: p.Log, Now: p.Now,
+	common := access.Options{Gateway: p.gateway.Gateway, Views: p.view, Secrets: p.vault, Used: p.noteUse, Log: p.Log, Now: p.Now,
 		Quotas: p.Config.Quotas, Tenants: p.identity.Counted}
 	executing, err := execute.New(common)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
-	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/gateway/access"
 	"github.com/clawjail/clawjail/internal/gateway/execute"
 	"github.com/clawjail/clawjail/internal/gateway/llm"
 	"github.com/clawjail/clawjail/internal/gateway/service"
@@ -156,7 +156,7 @@ func newWhole(t testing.TB, base policy.Policy, entries ...store.Entry) *whole {
 	must(err)
 	routes, err := service.New(service.Options{Gateway: w.g, Views: views, Secrets: w, Log: quiet, Now: time.Now})
 	must(err)
-	models, err := llm.New(llm.Options{Options: door.Options{Gateway: w.g, Views: views, Secrets: w, Log: quiet, Now: time.Now}, Book: w.book})
+	models, err := llm.New(llm.Options{Options: access.Options{Gateway: w.g, Views: views, Secrets: w, Log: quiet, Now: time.Now}, Book: w.book})
 	must(err)
 	mux.Handle("/v1/execute", tools)
 	mux.Handle(service.Prefix, routes)

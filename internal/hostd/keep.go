@@ -10,7 +10,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/hostd/keeper"
+	"github.com/clawjail/clawjail/internal/hostd/agents"
 	"github.com/clawjail/clawjail/internal/hostd/stdio"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -26,7 +26,7 @@ type KeepOptions struct {
 	LogBytes int64
 	// Boot names this run of the host. Default what the kernel says.
 	Boot string
-	// MaxAgents, MaxStarts and FirstPause are those of keeper.Options. MaxAgents is Options.MaxJails by default.
+	// MaxAgents, MaxStarts and FirstPause are those of agents.Options. MaxAgents is Options.MaxJails by default.
 	MaxAgents  int
 	MaxStarts  int
 	FirstPause time.Duration
@@ -39,7 +39,7 @@ func (k *KeepOptions) defaults() (err error) {
 	k.LogBytes = cmp.Or(k.LogBytes, 8<<20)
 	if k.Boot == "" {
 		var bootErr error
-		k.Boot, bootErr = keeper.BootOf()
+		k.Boot, bootErr = agents.BootOf()
 		err = errors.Join(err, bootErr)
 	}
 	return err
@@ -180,8 +180,8 @@ func (o *Options) openContainers(journal jail.Journal, c *stdio.Console) (Contai
 }
 
 // openKeeper reads what is declared.
-func (o *Options) openKeeper(m makers, c *stdio.Console, who *tenants, room func() error) (*keeper.Keeper, error) {
-	k, err := keeper.Open(keeper.Options{
+func (o *Options) openKeeper(m makers, c *stdio.Console, who *tenants, room func() error) (*agents.Keeper, error) {
+	k, err := agents.Open(agents.Options{
 		Dir: o.Keep.Agents, Maker: m.of, Console: c, Boot: o.Keep.Boot, Log: o.Log, Now: o.Now, Room: room,
 		RemoveMade: o.Parts.RemoveMade, Share: who.share,
 		MaxAgents: cmp.Or(o.Keep.MaxAgents, o.MaxJails), MaxStarts: o.Keep.MaxStarts, FirstPause: o.Keep.FirstPause,

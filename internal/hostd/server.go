@@ -15,7 +15,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/clawjail/clawjail/internal/base/wake"
-	"github.com/clawjail/clawjail/internal/hostd/keeper"
+	"github.com/clawjail/clawjail/internal/hostd/agents"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
@@ -26,7 +26,7 @@ type server struct {
 	Options
 	life        Jails
 	makers      makers
-	keeper      *keeper.Keeper
+	keeper      *agents.Keeper
 	bound       *bound
 	tenants     *tenants
 	checkpoints *checkpoints
@@ -51,7 +51,7 @@ var (
 	errStopping   = problem.New(problem.ShuttingDown, "start it again: sudo clawjail up", "the host daemon is being stopped")
 )
 
-func newServer(o Options, m makers, k *keeper.Keeper, b *bound, who *tenants, notes *checkpoints, reaped *reapings) *server {
+func newServer(o Options, m makers, k *agents.Keeper, b *bound, who *tenants, notes *checkpoints, reaped *reapings) *server {
 	s := &server{
 		Options: o, life: m.life, makers: m, keeper: k, bound: b, tenants: who, checkpoints: notes, reaped: reaped,
 		owners:    &owners{life: m.life, containers: m.containers, held: map[string]*holding{}},

@@ -31,8 +31,8 @@ import (
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/access"
 	"github.com/clawjail/clawjail/internal/gateway/auditlog"
-	"github.com/clawjail/clawjail/internal/gateway/door"
 	"github.com/clawjail/clawjail/internal/gateway/llm"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -374,7 +374,7 @@ func newWorld(t *testing.T) *world {
 	must(err)
 	closing(func() error { w.book.Close(); return nil })
 
-	views := func(c gateway.Caller) *egress.View { return w.book.View(door.Who(c)) }
+	views := func(c gateway.Caller) *egress.View { return w.book.View(access.Who(c)) }
 	exit, err := gateway.New(gateway.Config{Records: auditlog.New(w.log), Networks: func() *netguard.Networks { return netguard.NewNetworks(nil, nil) },
 		Limits: gateway.DefaultLimits(), Logger: log, Policy: func(c gateway.Caller) *policy.Compiled { return views(c).Proxy() },
 		Used: func(ctx context.Context, rule string) (bool, bool) {
@@ -393,7 +393,7 @@ func newWorld(t *testing.T) *world {
 		}
 		return err
 	})
-	handler, err := llm.New(llm.Options{Options: door.Options{Gateway: exit, Views: views, Secrets: w.vault, Log: log, Now: time.Now}, Book: w.book})
+	handler, err := llm.New(llm.Options{Options: access.Options{Gateway: exit, Views: views, Secrets: w.vault, Log: log, Now: time.Now}, Book: w.book})
 	must(err)
 
 	var private []policy.Rule

@@ -39,8 +39,8 @@ import (
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
+	"github.com/clawjail/clawjail/internal/gateway/access"
 	"github.com/clawjail/clawjail/internal/gateway/auditlog"
-	"github.com/clawjail/clawjail/internal/gateway/door"
 	"github.com/clawjail/clawjail/internal/gateway/llm"
 	"github.com/clawjail/clawjail/internal/gateway/service"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -176,7 +176,7 @@ func (x *exit) open(ca *x509.CertPool) {
 		Roots:    ca, Local: mux, Logger: log, Limits: gateway.DefaultLimits(),
 	})
 	must(err)
-	common := door.Options{Gateway: x.gateway, Views: views, Secrets: secrets, Log: log, Now: time.Now}
+	common := access.Options{Gateway: x.gateway, Views: views, Secrets: secrets, Log: log, Now: time.Now}
 	routes, err := service.New(common)
 	must(err)
 	models, err := llm.New(llm.Options{Options: common, Book: book})

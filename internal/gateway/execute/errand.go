@@ -10,7 +10,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
-	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/gateway/access"
 	"github.com/clawjail/clawjail/internal/gateway/inject"
 	"github.com/clawjail/clawjail/internal/gateway/scrub"
 	"github.com/clawjail/clawjail/internal/policy"
@@ -21,13 +21,13 @@ import (
 // errand is a request on its way, from hop to hop.
 type errand struct {
 	ctx     context.Context
-	gateway door.Sender
+	gateway access.Sender
 	caller  gateway.Caller
 	service string
 	permit  *policy.Compiled
 
 	how        egress.Injection
-	credential *door.Credential
+	credential *access.Credential
 	inject     bool             // false once the origin has changed
 	origin     *url.URL         // of the service whose credential it is
 	named      *policy.Compiled // the tools that name the service
@@ -113,7 +113,7 @@ func (e *errand) send() (*http.Response, *problem.Error) {
 // carries says whether the credential may go with the next hop: to the origin of its service, as a tool that names the
 // service allows. Whatever else the agent's tools allow goes without it.
 func (e *errand) carries() bool {
-	if e.named == nil || !door.SameOrigin(e.url, e.origin) {
+	if e.named == nil || !access.SameOrigin(e.url, e.origin) {
 		return false
 	}
 	to, err := hostport.FromURL(e.url)
@@ -126,7 +126,7 @@ func (e *errand) explained(p *problem.Error) *problem.Error {
 	if failure := e.credential.Failure(); failure != nil {
 		p = failure
 	}
-	if door.Decided(p) {
+	if access.Decided(p) {
 		place := e.url.Scheme + "://" + e.url.Host + e.url.EscapedPath()
 		denied := problem.Wrap(p, problem.ToolDenied,
 			`Do not retry: this is policy, not an outage. If the task needs it, ask once: POST /v1/access-requests {"kind": "tool", "target": "`+
@@ -175,7 +175,7 @@ func (e *errand) redirect(resp *http.Response) (*url.URL, *problem.Error) {
 	if err != nil {
 		return nil, problem.New(problem.UpstreamFailed, `Set "follow": false to see the redirect itself.`, "the service redirected to an invalid URL")
 	}
-	to, refusal := door.Target(place.String())
+	to, refusal := access.Target(place.String())
 	if refusal != nil {
 		return nil, refusal.With("redirects", e.redirects+1)
 	}
@@ -196,7 +196,7 @@ func (e *errand) turn(status int, to *url.URL) {
 			e.header.Del(name)
 		}
 	}
-	if !door.SameOrigin(e.url, to) {
+	if !access.SameOrigin(e.url, to) {
 		e.inject = false
 		inject.DropCredentials(e.header)
 	}

@@ -24,7 +24,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
-	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/gateway/access"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
 )
@@ -45,12 +45,12 @@ const (
 )
 
 // Options of a Handler. All are required, except Used.
-type Options = door.Options
+type Options = access.Options
 
 // Handler answers POST /v1/execute.
 type Handler struct {
 	Options
-	views  func(gateway.Caller) door.View
+	views  func(gateway.Caller) access.View
 	limit  time.Duration // longestTime, but in tests
 	stream int           // largestStream, but in tests
 
@@ -68,13 +68,13 @@ func New(o Options) (*Handler, error) {
 	return &Handler{
 		Options: o, limit: longestTime, stream: largestStream, under: make(map[string]int),
 		room:  quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: mostHeld, Agent: mostHeldByAgent, Quotas: o.Quotas, Tenants: o.Tenants}),
-		views: func(c gateway.Caller) door.View { return o.Views(c) },
+		views: func(c gateway.Caller) access.View { return o.Views(c) },
 	}, nil
 }
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w, done := door.Patient(w, r, h.Now)
+	w, done := access.Patient(w, r, h.Now)
 	defer done()
 	if refusal := h.serve(w, r); refusal != nil {
 		gateway.Refuse(w, r, refusal)
@@ -82,7 +82,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request) *problem.Error {
-	caller, refusal := door.Admit(r)
+	caller, refusal := access.Admit(r)
 	if refusal != nil {
 		return refusal
 	}
@@ -124,7 +124,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) *problem.Error {
 	if refusal != nil {
 		return e.inTime(refusal)
 	}
-	until = h.Now().Add(door.Patience)
+	until = h.Now().Add(access.Patience)
 	return answer(w, e, resp, body, held, late)
 }
 
@@ -161,7 +161,7 @@ func (h *Handler) prepare(ctx context.Context, caller gateway.Caller, asked *wan
 	e := &errand{
 		ctx: ctx, gateway: h.Gateway, caller: caller, service: asked.Service,
 		permit: view.Tool(asked.Service), named: view.ToolNaming(asked.Service), origin: home,
-		how: how, credential: door.NewCredential(h.Options, caller, cmp.Or(service.Secret, asked.Service), how), inject: how.Type != egress.InjectNone,
+		how: how, credential: access.NewCredential(h.Options, caller, cmp.Or(service.Secret, asked.Service), how), inject: how.Type != egress.InjectNone,
 		method: asked.method, url: asked.url, header: asked.header, body: asked.body, followed: asked.Follow == nil || *asked.Follow,
 	}
 	e.scrub.Scrub, e.scrub.Compressed, e.scrub.MaxDecoded = egress.ScrubRedact, service.Compressed, largestAnswer+1
@@ -179,7 +179,7 @@ func origin(s egress.Service, how egress.Injection) (*url.URL, *problem.Error) {
 	if how.Type == egress.InjectNone {
 		return nil, nil
 	}
-	return door.Target(s.BaseURL)
+	return access.Target(s.BaseURL)
 }
 
 // noRoom is for an agent whose requests hold too much memory, or one among many that do.
@@ -228,7 +228,7 @@ func stream(w http.ResponseWriter, resp *http.Response, method string, most int)
 	}
 	header.Set("Cache-Control", "no-store")
 	header.Set("Clawjail-Upstream-Status", strconv.Itoa(resp.StatusCode))
-	door.Sandbox(header)
+	access.Sandbox(header)
 	w.WriteHeader(http.StatusOK)
 	if method == http.MethodHead {
 		return

@@ -18,27 +18,27 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
-	"github.com/clawjail/clawjail/internal/gateway/door/doortest"
+	"github.com/clawjail/clawjail/internal/gateway/access/accesstest"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const token = doortest.Token
+const token = accesstest.Token
 
 // world is an agent with one tool on api.example, and a secret for it.
 type world struct {
-	*doortest.World
+	*accesstest.World
 	t       *testing.T
 	handler *Handler
-	seen    *doortest.Seen
+	seen    *accesstest.Seen
 	server  *httptest.Server
 }
 
 func newWorld(t *testing.T, upstream http.HandlerFunc) *world {
 	t.Helper()
-	w := &world{World: doortest.New(t), t: t, seen: &doortest.Seen{}}
+	w := &world{World: accesstest.New(t), t: t, seen: &accesstest.Seen{}}
 	h, err := New(w.Options())
 	if err != nil {
 		t.Fatal(err)

@@ -11,14 +11,14 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
-	"github.com/clawjail/clawjail/internal/gateway/door/doortest"
+	"github.com/clawjail/clawjail/internal/gateway/access/accesstest"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // realWorld is execute behind the real gateway.
-func realWorld(t *testing.T) (*doortest.Real, *Handler) {
+func realWorld(t *testing.T) (*accesstest.Real, *Handler) {
 	t.Helper()
-	w := doortest.NewReal(t)
+	w := accesstest.NewReal(t)
 	h, err := New(w.Options())
 	if err != nil {
 		t.Fatal(err)
@@ -33,13 +33,13 @@ func serviceAt(url string) egress.Service {
 	return egress.Service{Name: "svc", Upstream: egress.Upstream{BaseURL: url}, Inject: egress.Injection{Type: egress.InjectBearer}}
 }
 
-func ask(w *doortest.Real, url, more string) (*http.Response, string) {
+func ask(w *accesstest.Real, url, more string) (*http.Response, string) {
 	return w.Do("POST", "/v1/execute", fmt.Sprintf(`{"service":"svc","url":%q%s}`, url, more), "Content-Type", "application/json")
 }
 
 func TestThroughTheGatewayEveryHopIsRecordedAndTheCredentialStays(t *testing.T) {
 	w, _ := realWorld(t)
-	seen, elsewhere := &doortest.Seen{}, &doortest.Seen{}
+	seen, elsewhere := &accesstest.Seen{}, &accesstest.Seen{}
 	other, otherTool := w.Lead("http", "other.example", elsewhere.Handler(text("done, "+token)))
 	api, apiTool := w.Lead("https", "example.com", seen.Handler(func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/away" {
@@ -81,7 +81,7 @@ func TestThroughTheGatewayEveryHopIsRecordedAndTheCredentialStays(t *testing.T) 
 
 func TestThroughTheGatewayRefusalsAreRecordedAndNothingLeaves(t *testing.T) {
 	w, h := realWorld(t)
-	seen := &doortest.Seen{}
+	seen := &accesstest.Seen{}
 	api, tool := w.Lead("http", "api.example", seen.Handler(nil))
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(api, "http://"))
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/clawjail/clawjail/internal/egress"
-	"github.com/clawjail/clawjail/internal/gateway/door"
-	"github.com/clawjail/clawjail/internal/gateway/door/doortest"
+	"github.com/clawjail/clawjail/internal/gateway/access"
+	"github.com/clawjail/clawjail/internal/gateway/access/accesstest"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -45,7 +45,7 @@ func TestRedirectsKeepTheCredentialOnTheirOriginOnly(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, moves(map[string]string{"/x": test.place}, 307))
-			others := map[string]*doortest.Seen{"other": {}, "port": {}, "idna": {}, "api": w.seen}
+			others := map[string]*accesstest.Seen{"other": {}, "port": {}, "idna": {}, "api": w.seen}
 			w.Upstream("other.example:80", others["other"].Handler(nil))
 			w.Upstream("api.example.other.example:80", others["other"].Handler(nil))
 			w.Upstream("api.example:8080", others["port"].Handler(nil))
@@ -190,7 +190,7 @@ func TestTheCredentialOfAQueryIsInNoAddress(t *testing.T) {
 			http.Redirect(rw, r, "http://other.example/z?"+r.URL.RawQuery, http.StatusFound)
 		}
 	})
-	other := &doortest.Seen{}
+	other := &accesstest.Seen{}
 	w.Upstream("other.example:80", other.Handler(nil))
 	w.Services["svc"] = service("svc", egress.Injection{Type: egress.InjectQuery, Name: "key"})
 	w.Tools["svc"] = w.Allow(w.Tool("http://*.example"))
@@ -234,8 +234,8 @@ func TestAnOriginIsSchemeHostAndPort(t *testing.T) {
 		{"https://api.example/", "https://api.example:443/x", true}, {"https://api.example/", "http://api.example/", false}, {"http://api.example/", "https://api.example/", false},
 		{"http://api.example/", "http://api.example:443/", false}, {"http://api.example/", "http://www.api.example/", false}, {"http://www.api.example/", "http://api.example/", false},
 	} {
-		from, refusal := door.Target(test.from)
-		to, refusal2 := door.Target(test.to)
+		from, refusal := access.Target(test.from)
+		to, refusal2 := access.Target(test.to)
 		if refusal != nil || refusal2 != nil {
 			t.Fatal(refusal, refusal2)
 		}

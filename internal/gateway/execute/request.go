@@ -14,7 +14,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/base/strict"
 	"github.com/clawjail/clawjail/internal/egress"
-	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/gateway/access"
 	"github.com/clawjail/clawjail/internal/gateway/inject"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -103,17 +103,17 @@ func parse(raw []byte) (*wanted, *problem.Error) {
 		return nil, problem.New(problem.BadRequest, `Send an object such as {"service": "github", "url": "https://api.github.com/user"}.`,
 			"url is required")
 	}
-	if out.Service != "" && !door.ServiceName(out.Service) {
+	if out.Service != "" && !access.ServiceName(out.Service) {
 		return nil, problem.New(problem.BadName, "Use 1 to 64 of a-z, 0-9, dot, underscore and hyphen.", "the name of the service is not valid")
 	}
 	var refusal *problem.Error
 	if out.Method == "" {
 		out.Method = http.MethodGet
 	}
-	if out.method, refusal = door.Method(out.Method); refusal != nil {
+	if out.method, refusal = access.Method(out.Method); refusal != nil {
 		return nil, refusal
 	}
-	if out.url, refusal = door.Target(out.URL); refusal != nil {
+	if out.url, refusal = access.Target(out.URL); refusal != nil {
 		return nil, refusal
 	}
 	for _, step := range []func() *problem.Error{out.readHeaders, out.readBody, out.readPlace, out.readTimeout} {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/clawjail/clawjail/internal/egress"
-	"github.com/clawjail/clawjail/internal/gateway/door/doortest"
+	"github.com/clawjail/clawjail/internal/gateway/access/accesstest"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -202,7 +202,7 @@ func TestTheCredentialGoesWhereTheServiceSays(t *testing.T) {
 // without a service allows: whatever the tools of the agent allow.
 func TestACredentialGoesToTheOriginOfItsServiceOnly(t *testing.T) {
 	w := newWorld(t, text("ok"))
-	echo := &doortest.Seen{}
+	echo := &accesstest.Seen{}
 	w.Upstream("echo.example:80", echo.Handler(text("ok")))
 	w.Secret("openai", "a-secret-of-no-service")
 	w.Tools["svc"] = w.Allow(w.Tool("http://*.example"))

@@ -14,7 +14,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
-	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/gateway/access"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -178,7 +178,7 @@ func (h *Handler) reserve(ctx context.Context, x *exchange) *problem.Error {
 		return nil
 	}
 	day := h.Book.Day()
-	err := h.Book.Charge(ctx, door.Who(x.caller), x.provider.Name, x.ask.model, 1, x.reserved)
+	err := h.Book.Charge(ctx, access.Who(x.caller), x.provider.Name, x.ask.model, 1, x.reserved)
 	if err == nil {
 		x.reserved.Day = day
 		return nil
@@ -196,7 +196,7 @@ func (h *Handler) settle(x *exchange, used egress.Tokens, estimated bool) {
 		ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 		defer cancel()
 		if rest := difference(used, x.reserved); rest.Input != 0 || rest.Output != 0 || rest.MicroCost != 0 {
-			if err := h.Book.Charge(ctx, door.Who(x.caller), x.provider.Name, x.ask.model, 0, rest); err != nil {
+			if err := h.Book.Charge(ctx, access.Who(x.caller), x.provider.Name, x.ask.model, 0, rest); err != nil {
 				h.Log.Error("use of a model could not be debited", "agent", x.caller.Agent, "provider", x.provider.Name, "error", err)
 			}
 		}
@@ -247,8 +247,8 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, resp *http.Respon
 	if _, hides := between.(*usageFilter); !hides && resp.ContentLength >= 0 && !events {
 		head.Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
 	}
-	door.Sandbox(head)
-	// Every write and every flush has a time of its own; see door.Patient.
+	access.Sandbox(head)
+	// Every write and every flush has a time of its own; see access.Patient.
 	client := http.NewResponseController(w)
 	w.WriteHeader(resp.StatusCode)
 	if streams {

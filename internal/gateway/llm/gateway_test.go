@@ -18,7 +18,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
-	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/gateway/access"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/policy/netguard"
 	"github.com/clawjail/clawjail/internal/store"
@@ -113,8 +113,8 @@ func newWhole(t *testing.T, answer http.HandlerFunc) *whole {
 		Local: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { handler.ServeHTTP(rw, r) }),
 	})
 	must(t, err)
-	handler, err = New(Options{Book: w.book, Options: door.Options{
-		Gateway: g, Views: func(c gateway.Caller) *egress.View { return w.book.View(door.Who(c)) }, Secrets: w.world,
+	handler, err = New(Options{Book: w.book, Options: access.Options{
+		Gateway: g, Views: func(c gateway.Caller) *egress.View { return w.book.View(access.Who(c)) }, Secrets: w.world,
 		Log: slog.New(slog.NewTextHandler(w.log, nil)), Now: time.Now,
 	}})
 	must(t, err)

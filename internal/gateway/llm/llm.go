@@ -33,7 +33,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
-	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/gateway/access"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
@@ -60,7 +60,7 @@ type Book interface {
 
 // Options of a Handler. All but Used are required.
 type Options struct {
-	door.Options
+	access.Options
 	Book Book
 }
 
@@ -172,10 +172,10 @@ func route(r *http.Request) (e endpoint, list, ok bool) {
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w, done := door.Patient(w, r, h.Now)
+	w, done := access.Patient(w, r, h.Now)
 	defer done()
 	e, list, ok := route(r)
-	caller, p := door.Admit(r)
+	caller, p := access.Admit(r)
 	if p == nil {
 		p = misdirected(r, e, ok)
 	}

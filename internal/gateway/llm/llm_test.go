@@ -11,7 +11,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
-	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/gateway/access"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/testenv"
@@ -19,7 +19,7 @@ import (
 )
 
 func TestOptionsSayEverythingThatIsMissing(t *testing.T) {
-	_, err := New(Options{Options: door.Options{Log: slog.New(slog.DiscardHandler)}})
+	_, err := New(Options{Options: access.Options{Log: slog.New(slog.DiscardHandler)}})
 	for _, name := range []string{"gateway", "views", "book", "secrets", "clock"} {
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s is not named in %v", name, err)
@@ -375,7 +375,7 @@ func TestBodyThatDripsIsRefused(t *testing.T) {
 }
 
 func TestMemoryOfBodiesIsSharedAndBounded(t *testing.T) {
-	h := newHeld(Options{Options: door.Options{Tenants: func() int { return 2 }}})
+	h := newHeld(Options{Options: access.Options{Tenants: func() int { return 2 }}})
 	of := func(tenant, agent string) quota.Holder { return quota.Holder{Tenant: tenant, Agent: agent} }
 	may := func(want bool, tenant, agent string, n int64) {
 		t.Helper()

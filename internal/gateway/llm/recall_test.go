@@ -14,7 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
-	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/gateway/access"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/vault"
@@ -281,7 +281,7 @@ func TestReasoningThatNobodyCanReadIsLeftOut(t *testing.T) {
 
 func TestMemoryOfAnswersIsSharedAndBounded(t *testing.T) {
 	tenants := 2
-	r := newRecall(Options{Options: door.Options{Tenants: func() int { return tenants }}})
+	r := newRecall(Options{Options: access.Options{Tenants: func() int { return tenants }}})
 	of := func(tenant, agent string) *turn {
 		return r.turn(quota.Holder{Tenant: tenant, Agent: agent}, egress.Provider{Meta: egress.Meta{ID: "p"}})
 	}
@@ -348,7 +348,7 @@ func TestMemoryOfAnswersIsSharedAndBounded(t *testing.T) {
 func TestAnAgentAtItsShareForgetsItsOwnAnswers(t *testing.T) {
 	quotas := config.Default().Quotas
 	quotas.Agent = 4 // percent: 10 MiB and some
-	r := newRecall(Options{Options: door.Options{Quotas: quotas}})
+	r := newRecall(Options{Options: access.Options{Quotas: quotas}})
 	kept := map[string]int{}
 	for _, agent := range []string{"old", "one"} {
 		for i := range map[string]int{"old": 5, "one": 20}[agent] {

@@ -18,7 +18,7 @@ import (
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
-	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/gateway/access"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
@@ -228,7 +228,7 @@ func newWorld(t testing.TB, answer http.HandlerFunc) *world {
 		})
 		w.secrets[vault.SecretName{Tenant: "default", Service: string(wire)}] = canary
 	}
-	h, err := New(Options{Book: w.book, Options: door.Options{
+	h, err := New(Options{Book: w.book, Options: access.Options{
 		Gateway: fakeGateway{w}, Views: func(gateway.Caller) *egress.View { return nil }, Secrets: w,
 		Used: func(n vault.SecretName) { w.mu.Lock(); w.used = append(w.used, n); w.mu.Unlock() },
 		Log:  slog.New(slog.NewTextHandler(w.log, nil)), Now: w.clock,

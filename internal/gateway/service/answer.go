@@ -8,7 +8,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
-	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/gateway/access"
 	"github.com/clawjail/clawjail/internal/gateway/inject"
 	"github.com/clawjail/clawjail/internal/gateway/scrub"
 	"github.com/clawjail/clawjail/internal/policy/redact"
@@ -32,7 +32,7 @@ func (q *request) receive(resp *http.Response) error {
 			delete(resp.Header, name)
 		}
 	}
-	door.Sandbox(resp.Header)
+	access.Sandbox(resp.Header)
 	for _, name := range addresses() {
 		places := resp.Header.Values(name)
 		for i, place := range places {
@@ -82,8 +82,8 @@ func (q *request) forTool(text string) (string, error) {
 	if strings.EqualFold(to.Host, q.host) || gateway.OwnName(to.Hostname()) {
 		return "", problem.Wrap(errOwnName, problem.UpstreamFailed, "Do not retry: the fault is with the service.", "the service redirected to the gateway itself")
 	}
-	canonical, refusal := door.TargetOf(to.String(), q.slashes())
-	if refusal != nil || !door.SameOrigin(canonical, q.base) || !q.inside(canonical.EscapedPath()) {
+	canonical, refusal := access.TargetOf(to.String(), q.slashes())
+	if refusal != nil || !access.SameOrigin(canonical, q.base) || !q.inside(canonical.EscapedPath()) {
 		return to.String(), nil
 	}
 	out := url.URL{Path: Prefix + q.service.Name, RawQuery: to.RawQuery, Fragment: to.Fragment, RawFragment: to.RawFragment}

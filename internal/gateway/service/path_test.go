@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/clawjail/clawjail/internal/egress"
-	"github.com/clawjail/clawjail/internal/gateway/door/doortest"
+	"github.com/clawjail/clawjail/internal/gateway/access/accesstest"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -21,17 +21,17 @@ const bot = "123456789:AAF-bot_tok.en"
 
 // botWorld is the service telegram behind the real gateway, with its credential in the path.
 type botWorld struct {
-	*doortest.Real
+	*accesstest.Real
 	t      *testing.T
 	origin string
-	seen   doortest.Seen
+	seen   accesstest.Seen
 	logs   lockedBuffer
 	client *http.Transport
 }
 
 func newBotWorld(t *testing.T, upstream http.HandlerFunc) *botWorld {
 	t.Helper()
-	w := &botWorld{Real: doortest.NewReal(t), t: t, client: &http.Transport{DisableCompression: true}}
+	w := &botWorld{Real: accesstest.NewReal(t), t: t, client: &http.Transport{DisableCompression: true}}
 	t.Cleanup(w.client.CloseIdleConnections)
 	o := w.Options()
 	o.Log = slog.New(slog.NewTextHandler(&w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))

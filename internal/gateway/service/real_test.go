@@ -13,14 +13,14 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
-	"github.com/clawjail/clawjail/internal/gateway/door/doortest"
+	"github.com/clawjail/clawjail/internal/gateway/access/accesstest"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // realWorld is the services behind the real gateway.
-func realWorld(t *testing.T) *doortest.Real {
+func realWorld(t *testing.T) *accesstest.Real {
 	t.Helper()
-	w := doortest.NewReal(t)
+	w := accesstest.NewReal(t)
 	h, err := New(w.Options())
 	if err != nil {
 		t.Fatal(err)

@@ -20,7 +20,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
-	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/gateway/access"
 	"github.com/clawjail/clawjail/internal/gateway/inject"
 	"github.com/clawjail/clawjail/internal/gateway/scrub"
 	"github.com/clawjail/clawjail/internal/policy"
@@ -40,12 +40,12 @@ const (
 )
 
 // Options of a Handler. All are required, except Used.
-type Options = door.Options
+type Options = access.Options
 
 // Handler answers everything below /svc/.
 type Handler struct {
 	Options
-	views   func(gateway.Caller) door.View
+	views   func(gateway.Caller) access.View
 	proxy   *httputil.ReverseProxy
 	largest int64 // largestBody; tests set less
 }
@@ -55,7 +55,7 @@ func New(o Options) (*Handler, error) {
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("configure services: %w", err)
 	}
-	h := &Handler{Options: o, largest: largestBody, views: func(c gateway.Caller) door.View { return o.Views(c) }}
+	h := &Handler{Options: o, largest: largestBody, views: func(c gateway.Caller) access.View { return o.Views(c) }}
 	h.proxy = &httputil.ReverseProxy{
 		Rewrite:        rewrite,
 		Transport:      transport{o.Gateway},
@@ -70,7 +70,7 @@ func New(o Options) (*Handler, error) {
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w, done := door.Patient(w, r, h.Now)
+	w, done := access.Patient(w, r, h.Now)
 	defer done()
 	q, refusal := h.plan(r)
 	if refusal != nil {
@@ -88,7 +88,7 @@ type request struct {
 	caller     gateway.Caller
 	service    egress.Service
 	permit     *policy.Compiled
-	credential *door.Credential
+	credential *access.Credential
 	base, url  *url.URL // of the service, and of this request
 	host       string   // of the gateway, as the tool wrote it
 	method     string
@@ -108,7 +108,7 @@ func requestOf(ctx context.Context) *request {
 
 // plan decides everything that can be decided before the request is sent.
 func (h *Handler) plan(r *http.Request) (*request, *problem.Error) {
-	caller, refusal := door.Admit(r)
+	caller, refusal := access.Admit(r)
 	if refusal != nil {
 		return nil, refusal
 	}
@@ -123,7 +123,7 @@ func (h *Handler) plan(r *http.Request) (*request, *problem.Error) {
 	if !ok {
 		return nil, unknown(name)
 	}
-	method, refusal := door.Method(r.Method)
+	method, refusal := access.Method(r.Method)
 	if refusal != nil {
 		return nil, refusal
 	}
@@ -151,8 +151,8 @@ func (h *Handler) plan(r *http.Request) (*request, *problem.Error) {
 	if secret == "" {
 		secret = found.Name
 	}
-	q.credential = door.NewCredential(h.Options, caller, secret, found.Inject)
-	if q.base, refusal = door.Target(found.BaseURL); refusal != nil {
+	q.credential = access.NewCredential(h.Options, caller, secret, found.Inject)
+	if q.base, refusal = access.Target(found.BaseURL); refusal != nil {
 		return nil, misconfigured(name, refusal)
 	}
 	return q, q.setURL(rest, r.URL.RawQuery)
@@ -167,7 +167,7 @@ func splitPath(path string) (name, rest string, ok bool) {
 	if at := strings.IndexByte(path, '/'); at >= 0 {
 		path, rest = path[:at], path[at:]
 	}
-	return path, rest, door.ServiceName(path)
+	return path, rest, access.ServiceName(path)
 }
 
 // setURL builds the upstream URL.
@@ -206,9 +206,9 @@ func (q *request) shown() string {
 	return strings.Replace(q.url.EscapedPath(), egress.EscapedPlaceholder, egress.Placeholder, 1)
 }
 
-// plainPath is door.PlainPath for this service.
+// plainPath is access.PlainPath for this service.
 func (q *request) plainPath(path string) (string, *problem.Error) {
-	sent, refusal := door.PlainPath(path, q.slashes())
+	sent, refusal := access.PlainPath(path, q.slashes())
 	if refusal == nil || q.slashes() {
 		return sent, refusal
 	}
@@ -262,7 +262,7 @@ func rewrite(pr *httputil.ProxyRequest) {
 }
 
 // transport sends requests through the gateway.
-type transport struct{ gateway door.Sender }
+type transport struct{ gateway access.Sender }
 
 // RoundTrip implements http.RoundTripper.
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -293,7 +293,7 @@ func (h *Handler) answerError(w http.ResponseWriter, r *http.Request, err error)
 	case !ok:
 		p = problem.Wrap(err, problem.UpstreamFailed, "The gateway allowed the request; the fault is with the service. One later retry is reasonable.",
 			"the service %s did not give a usable answer", q.service.Name)
-	case door.Decided(p):
+	case access.Decided(p):
 		denied := problem.Wrap(p, p.Code, "Do not retry: this is policy, not an outage. Ask the operator if the task needs it.",
 			"the service %s does not allow %s %s", q.service.Name, q.method, Prefix+q.service.Name+q.below(q.url.EscapedPath()))
 		denied.Details = p.Details

@@ -20,21 +20,21 @@ import (
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
-	"github.com/clawjail/clawjail/internal/gateway/door/doortest"
+	"github.com/clawjail/clawjail/internal/gateway/access/accesstest"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const token = doortest.Token
+const token = accesstest.Token
 
 // world is an agent with the service svc at http://api.example/base.
 type world struct {
-	*doortest.World
+	*accesstest.World
 	t       *testing.T
 	handler *Handler
-	seen    *doortest.Seen
+	seen    *accesstest.Seen
 	server  *httptest.Server
 	client  *http.Client
 	logs    *lockedBuffer
@@ -59,7 +59,7 @@ func (l *lockedBuffer) String() string {
 
 func bareWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{World: doortest.New(t), t: t, seen: &doortest.Seen{}, logs: &lockedBuffer{}}
+	w := &world{World: accesstest.New(t), t: t, seen: &accesstest.Seen{}, logs: &lockedBuffer{}}
 	o := w.Options()
 	o.Log = slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	h, err := New(o)

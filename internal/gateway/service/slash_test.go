@@ -17,14 +17,14 @@ import (
 	"testing"
 
 	"github.com/clawjail/clawjail/internal/egress"
-	"github.com/clawjail/clawjail/internal/gateway/door/doortest"
+	"github.com/clawjail/clawjail/internal/gateway/access/accesstest"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 // slashWorld is the real gateway with a service that takes encoded slashes or not, and may do what the patterns below its base allow.
-func slashWorld(t *testing.T, server http.Handler, base string, how egress.EncodedSlash, rules ...policy.Rule) (w *doortest.Real, origin string) {
+func slashWorld(t *testing.T, server http.Handler, base string, how egress.EncodedSlash, rules ...policy.Rule) (w *accesstest.Real, origin string) {
 	t.Helper()
 	w = realWorld(t)
 	origin, tool := w.Lead("http", "registry.example", server)
@@ -52,7 +52,7 @@ func pathRule(t *testing.T, action policy.Action, pattern string) policy.Rule {
 
 // TestAnEncodedSlashIsAPartOfItsSegment has GitLab's paths, in all spellings. The server gets the one that was decided about.
 func TestAnEncodedSlashIsAPartOfItsSegment(t *testing.T) {
-	seen := &doortest.Seen{}
+	seen := &accesstest.Seen{}
 	w, _ := slashWorld(t, seen.Handler(nil), "/api", egress.EncodedSlashAllow, pathRule(t, policy.Deny, "/api/projects/secret/**"),
 		pathRule(t, policy.Allow, "/api/projects/*/issues"), pathRule(t, policy.Allow, "/api/projects/group%2Fone"))
 	for path, want := range map[string]string{
@@ -92,7 +92,7 @@ func TestAnEncodedSlashIsAPartOfItsSegment(t *testing.T) {
 
 func TestAnEncodedSlashIsRefusedWithWhatAllowsIt(t *testing.T) {
 	for _, how := range []egress.EncodedSlash{"", egress.EncodedSlashDeny} {
-		seen := &doortest.Seen{}
+		seen := &accesstest.Seen{}
 		w, _ := slashWorld(t, seen.Handler(nil), "/api", how, pathRule(t, policy.Allow, "/**"))
 		resp, body := w.Do(http.MethodGet, "/svc/svc/@scope%2fname", "")
 		if resp.Header.Get("Clawjail-Refusal") != problem.PathDenied || !strings.Contains(body, "--encoded-slash allow") || len(seen.All()) != 0 {
@@ -179,10 +179,10 @@ func TestNpmInstallsAScopedPackage(t *testing.T) {
 		how    egress.EncodedSlash
 		worked bool
 	}{{egress.EncodedSlashAllow, true}, {egress.EncodedSlashDeny, false}} {
-		seen := &doortest.Seen{}
+		seen := &accesstest.Seen{}
 		var origin string
 		server := newRegistry(t, func() string { return origin })
-		var w *doortest.Real
+		var w *accesstest.Real
 		w, origin = slashWorld(t, seen.Handler(server.ServeHTTP), "", c.how, pathRule(t, policy.Allow, "/@scope%2Fname"), pathRule(t, policy.Allow, "/@scope/**"))
 		home := t.TempDir()
 		if err := os.WriteFile(filepath.Join(home, "package.json"), []byte(`{"name":"a","private":true}`), 0o644); err != nil {

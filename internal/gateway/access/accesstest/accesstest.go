@@ -1,5 +1,5 @@
-// Package doortest stands in for the gateway, the vault and the Book in tests of the surfaces that use credentials.
-package doortest
+// Package accesstest stands in for the gateway, the vault and the Book in tests of the surfaces that use credentials.
+package accesstest
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
-	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/gateway/access"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -75,8 +75,8 @@ func New(t testing.TB) *World {
 }
 
 // Options are those of a surface in this world. Views is never asked: tests set what it would return.
-func (w *World) Options() door.Options {
-	return door.Options{
+func (w *World) Options() access.Options {
+	return access.Options{
 		Gateway: w, Views: func(gateway.Caller) *egress.View { return nil }, Secrets: w,
 		Used: func(n vault.SecretName) { w.mu.Lock(); defer w.mu.Unlock(); w.used = append(w.used, n) },
 		Log:  slog.New(slog.DiscardHandler), Now: time.Now,
@@ -84,7 +84,7 @@ func (w *World) Options() door.Options {
 }
 
 // View is what the agent may.
-func (w *World) View(gateway.Caller) door.View { return view{w} }
+func (w *World) View(gateway.Caller) access.View { return view{w} }
 
 type view struct{ w *World }
 
@@ -171,13 +171,13 @@ func (w *World) Used() []vault.SecretName {
 	return slices.Clone(w.used)
 }
 
-// Take implements door.Sender.
+// Take implements access.Sender.
 func (w *World) Take(gateway.Caller, gateway.Surface) *problem.Error {
 	w.step("take")
 	return w.Refuse
 }
 
-// Send implements door.Sender in the order of the gateway.
+// Send implements access.Sender in the order of the gateway.
 func (w *World) Send(ctx context.Context, e gateway.Errand, r *http.Request) (*http.Response, *problem.Error) {
 	w.step("decide " + r.URL.Scheme + "://" + r.URL.Host + r.URL.EscapedPath())
 	w.mu.Lock()
@@ -214,7 +214,7 @@ func (w *World) Send(ctx context.Context, e gateway.Errand, r *http.Request) (*h
 	return resp, nil
 }
 
-// UseSecret implements door.Secrets.
+// UseSecret implements access.Secrets.
 func (w *World) UseSecret(_ context.Context, n vault.SecretName, _ vault.Destination, use func(secret.Value) error) error {
 	w.step("secret " + n.Service)
 	value, ok := w.Secrets[n]

@@ -1,4 +1,4 @@
-package door_test
+package access_test
 
 import (
 	"bufio"
@@ -19,8 +19,8 @@ import (
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
-	"github.com/clawjail/clawjail/internal/gateway/door"
-	"github.com/clawjail/clawjail/internal/gateway/door/doortest"
+	"github.com/clawjail/clawjail/internal/gateway/access"
+	"github.com/clawjail/clawjail/internal/gateway/access/accesstest"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -75,7 +75,7 @@ func TestAdmit(t *testing.T) {
 		if test.header != nil {
 			r.Header = test.header
 		}
-		c, refusal := door.Admit(r)
+		c, refusal := access.Admit(r)
 		if code := codeOf(refusal); code != test.code || code == "" && c.Agent != "a" {
 			t.Errorf("%s: %q %+v", test.name, code, c)
 		}
@@ -90,7 +90,7 @@ func codeOf(p *problem.Error) string {
 }
 
 func TestErrorsOfTheVaultBecomeRefusals(t *testing.T) {
-	w := doortest.New(t)
+	w := accesstest.New(t)
 	how := egress.Injection{Type: egress.InjectBearer}
 	for name, test := range map[string]struct {
 		err  error
@@ -101,7 +101,7 @@ func TestErrorsOfTheVaultBecomeRefusals(t *testing.T) {
 	} {
 		o := w.Options()
 		o.Secrets = failing{test.err}
-		c := door.NewCredential(o, w.Caller, "svc", how)
+		c := access.NewCredential(o, w.Caller, "svc", how)
 		r := httptest.NewRequest(http.MethodGet, "http://api.example/", nil)
 		p, ok := problem.As(c.Into(t.Context())(r))
 		if !ok || p.Code != test.code || c.Failure() == nil || c.Failure().Code != test.code || strings.Contains(p.Message, "fire") || r.Header.Get("Authorization") != "" {
@@ -120,8 +120,8 @@ func (f failing) UseSecret(context.Context, vault.SecretName, vault.Destination,
 }
 
 func TestValuesOfAllHopsAreRemembered(t *testing.T) {
-	w := doortest.New(t)
-	c := door.NewCredential(w.Options(), w.Caller, "svc", egress.Injection{Type: egress.InjectBearer})
+	w := accesstest.New(t)
+	c := access.NewCredential(w.Options(), w.Caller, "svc", egress.Injection{Type: egress.InjectBearer})
 	for _, value := range []string{"first-value", "second-value", "second-value"} {
 		w.Secret("svc", value)
 		if err := c.Into(t.Context())(httptest.NewRequest(http.MethodGet, "http://api.example/", nil)); err != nil {
@@ -131,19 +131,19 @@ func TestValuesOfAllHopsAreRemembered(t *testing.T) {
 	if got := c.Values().Text("first-value, second-value"); got != "[redacted], [redacted]" {
 		t.Error(got)
 	}
-	if door.NewCredential(w.Options(), w.Caller, "svc", egress.Injection{Type: egress.InjectNone}).Into(t.Context()) != nil {
+	if access.NewCredential(w.Options(), w.Caller, "svc", egress.Injection{Type: egress.InjectNone}).Into(t.Context()) != nil {
 		t.Error("none is injected")
 	}
 }
 
 // past is a clock by which every deadline is over.
-func past() time.Time { return time.Now().Add(-2 * door.Patience) }
+func past() time.Time { return time.Now().Add(-2 * access.Patience) }
 
 func TestSilentClientsAreNotWaitedFor(t *testing.T) {
 	result := make(chan error, 1)
 	clock := past
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		out, done := door.Patient(w, r, clock)
+		out, done := access.Patient(w, r, clock)
 		defer done()
 		switch r.URL.Path {
 		case "/read":
@@ -177,7 +177,7 @@ func TestAConnectionIsAsBeforeAfterwards(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/first" {
 			control := http.NewResponseController(w)
-			_, done := door.Patient(w, r, time.Now)
+			_, done := access.Patient(w, r, time.Now)
 			_ = control.SetWriteDeadline(past())
 			done()
 			return
@@ -213,7 +213,7 @@ func FuzzTarget(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		u, refusal := door.Target(text)
+		u, refusal := access.Target(text)
 		if refusal != nil {
 			return
 		}
@@ -224,8 +224,8 @@ func FuzzTarget(f *testing.F) {
 		if strings.ContainsFunc(u.RequestURI(), func(c rune) bool { return c <= ' ' || c >= 0x7f }) {
 			t.Fatalf("%q: %q may not stand in a request line", text, u.RequestURI())
 		}
-		again, refusal := door.Target(u.String())
-		if refusal != nil || again.String() != u.String() || !door.SameOrigin(u, again) {
+		again, refusal := access.Target(u.String())
+		if refusal != nil || again.String() != u.String() || !access.SameOrigin(u, again) {
 			t.Fatalf("%q: %s is not the same when it is read again: %v", text, u, refusal)
 		}
 		if std, err := url.Parse(u.String()); err != nil || std.Host != u.Host || std.EscapedPath() != u.EscapedPath() {

@@ -1,7 +1,7 @@
-// Package door is what the surfaces of the gateway that use credentials have in common: who may come in, how a URL and
+// Package access is what the surfaces of the gateway that use credentials have in common: who may come in, how a URL and
 // a method become ones that cannot be misread, how a secret goes into a request once it may, and how long a client is
 // waited for.
-package door
+package access
 
 import (
 	"context"

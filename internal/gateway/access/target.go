@@ -1,4 +1,4 @@
-package door
+package access
 
 import (
 	"net/url"

@@ -1,4 +1,4 @@
-// Package keeper keeps the jails of agents running: it is the jail.Keeper of the host daemon.
+// Package agents keeps the jails of agents running: it is the jail.Keeper of the host daemon.
 //
 // Declarations stand in files, one per agent, and so do the tokens. One goroutine per agent compares what is declared
 // with what is there and does the next thing: it starts a jail, takes over one that an earlier host daemon has started, ends
@@ -7,7 +7,7 @@
 // declared.
 //
 // Whatever is killed, and whenever: what is declared comes to be, once, and what nobody declared is ended.
-package keeper
+package agents
 
 import (
 	"cmp"

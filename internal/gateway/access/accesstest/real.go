@@ -1,4 +1,4 @@
-package doortest
+package accesstest
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/gateway"
-	"github.com/clawjail/clawjail/internal/gateway/door"
+	"github.com/clawjail/clawjail/internal/gateway/access"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/policy/netguard"
 	"github.com/clawjail/clawjail/internal/testenv"
@@ -84,7 +84,7 @@ func (r *Real) handler() http.Handler {
 }
 
 // Options are those of a surface with the real gateway.
-func (r *Real) Options() door.Options {
+func (r *Real) Options() access.Options {
 	o := r.World.Options()
 	o.Gateway = r.Gateway
 	return o
