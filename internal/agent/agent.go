@@ -222,7 +222,7 @@ type Process struct {
 // Agents is what the faces call; *Service is one. Names of agents are those of people: [a-z0-9-]{1,40}. An empty tenant is
 // the caller's own, or default.
 type Agents interface {
-	// Sync plans, and applies unless it is a dry run. Mistakes of the file are one *problem.Many, and nothing is changed then, nor
+	// Sync plans, and applies unless it is a dry run. Mistakes of the file are one *problem.ValidationError, and nothing is changed then, nor
 	// when what the file needs is not there. progress is called with every step when it begins to be done and when it is
 	// done, by one goroutine at a time; it may be nil. The error of steps that failed is in them, and joined in the answer.
 	Sync(ctx context.Context, by identity.Principal, r SyncRequest, progress func(Step)) (Plan, error)

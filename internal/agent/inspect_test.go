@@ -230,7 +230,7 @@ func TestWhatAnAgentAnswersIsBounded(t *testing.T) {
 
 func TestOptionsSayEverythingThatIsWrongAtOnce(t *testing.T) {
 	_, err := New(Options{Default: "freebsd"})
-	var many *problem.Many
+	var many *problem.ValidationError
 	if !errors.As(err, &many) || len(many.Flaws) < 13 {
 		t.Errorf("%v", err)
 	}

@@ -272,7 +272,7 @@ func (w *world) leftovers(wanted []clawbots.Agent, prune bool, keep RemoveOption
 // check says everything that would keep a plan from being done, before anything is changed: each at its place in the file, if it
 // is one of a file's.
 func (s *Service) check(ctx context.Context, w *world, tasks []*task, file clawbots.File, free func(clawbots.Agent) error) error {
-	m := &problem.Many{Code: problem.BadRequest, Source: file.Source}
+	m := &problem.ValidationError{Code: problem.BadRequest, Source: file.Source}
 	add := func(t *task, field string, err error) {
 		flaw := problem.Flaw{Field: t.step.Name, Message: err.Error()}
 		if field != "" {
@@ -347,7 +347,7 @@ func (s *Service) check(ctx context.Context, w *world, tasks []*task, file clawb
 type missing struct{ at, others int }
 
 // codeOfAll is the code of a list that has one flaw, which says more than that of any list.
-func codeOfAll(m *problem.Many, err error) string {
+func codeOfAll(m *problem.ValidationError, err error) string {
 	if len(m.Flaws) == 1 {
 		return problem.CodeOf(err)
 	}

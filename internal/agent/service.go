@@ -101,7 +101,7 @@ type Gateway interface {
 
 // Validate reports everything that is wrong.
 func (o Options) Validate() error {
-	m := &problem.Many{Code: problem.BadConfig}
+	m := &problem.ValidationError{Code: problem.BadConfig}
 	for _, part := range []struct {
 		name  string
 		there bool

@@ -75,7 +75,7 @@ func (s *Service) Sync(ctx context.Context, by identity.Principal, r SyncRequest
 
 // agreed refuses a plan that removes others than somebody has agreed to: they were declared meanwhile.
 func agreed(plan Plan, removes []string) error {
-	m := &problem.Many{Code: problem.Conflict, Hint: "look at the plan again"}
+	m := &problem.ValidationError{Code: problem.Conflict, Hint: "look at the plan again"}
 	for _, name := range plan.Removals() {
 		if len(removes) > 0 && !slices.Contains(removes, name) {
 			m.Add(name, "would be removed as well")
@@ -108,7 +108,7 @@ func only(all []clawbots.Agent, names []string) ([]clawbots.Agent, error) {
 			out = append(out, a)
 		}
 	}
-	m := &problem.Many{Code: problem.NotFound}
+	m := &problem.ValidationError{Code: problem.NotFound}
 	for _, name := range names {
 		if !slices.ContainsFunc(all, func(a clawbots.Agent) bool { return a.Name == name }) {
 			m.Add(texts.Clip(name, 60), "is not declared in the file")

@@ -72,7 +72,7 @@ func TestASyncArrivesAsItWasAskedFor(t *testing.T) {
 
 func TestMistakesOfAFileHaveTheirPlace(t *testing.T) {
 	w := newWorld(t)
-	many := &problem.Many{Code: problem.BadRequest, Source: "a.yml"}
+	many := &problem.ValidationError{Code: problem.BadRequest, Source: "a.yml"}
 	many.AddFlaw(problem.Flaw{Field: "clawbots[0].nmae", Line: 2, Column: 5, Message: "is not known", Hint: "did you mean name?"})
 	w.jails.fail = many
 	for _, path := range []string{"/v1/agents/sync", "/v1/agents/sync?progress=true"} {

@@ -43,7 +43,7 @@ func (a *API) plain(r route, parameters []*huma.Param, answers map[string]*huma.
 // knowing refuses parameters that a route does not have, as huma does: they were meant to change what is done.
 func knowing(parameters []*huma.Param, handle func(http.ResponseWriter, *http.Request, identity.Principal) error) func(http.ResponseWriter, *http.Request, identity.Principal) error {
 	return func(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
-		flaws := problem.Many{Code: problem.BadRequest, Hint: "its parameters are in /openapi.json"}
+		flaws := problem.ValidationError{Code: problem.BadRequest, Hint: "its parameters are in /openapi.json"}
 		for _, name := range slices.Sorted(maps.Keys(req.URL.Query())) {
 			if !slices.ContainsFunc(parameters, func(p *huma.Param) bool { return p.In == "query" && p.Name == name }) {
 				flaws.Add("query."+texts.Clip(name, 80), "it is not a parameter of this request")

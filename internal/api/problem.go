@@ -110,7 +110,7 @@ func (a *API) translated(ctx huma.Context, model *huma.ErrorModel) *Problem {
 		a.Log.Error("answer a request", "error", model.Detail)
 		return document(model)
 	}
-	many := problem.Many{Code: problem.BadRequest, Hint: "the parameters are in /openapi.json"}
+	many := problem.ValidationError{Code: problem.BadRequest, Hint: "the parameters are in /openapi.json"}
 	for _, e := range model.Errors {
 		many.Add(e.Location, "%s", e.Message)
 	}

@@ -168,7 +168,7 @@ func (a *API) typeToProcess(w http.ResponseWriter, req *http.Request, by identit
 
 // request reads the texts. Whether their values are allowed is the service's to say.
 func (r ProcessRequest) request() (agent.ProcessRequest, error) {
-	flaws := problem.Many{Code: problem.BadRequest, Hint: "the fields and their values are in /openapi.json"}
+	flaws := problem.ValidationError{Code: problem.BadRequest, Hint: "the fields and their values are in /openapi.json"}
 	if err := op.CheckTenant(r.Tenant); err != nil {
 		return agent.ProcessRequest{}, err
 	}

@@ -98,7 +98,7 @@ type SecretRequest struct {
 
 // request reads the texts. Whether their values are allowed is the service's to say.
 func (o OpenRequest) request() (session.Request, error) {
-	flaws := problem.Many{Code: problem.BadRequest, Hint: "the fields and their values are in /openapi.json"}
+	flaws := problem.ValidationError{Code: problem.BadRequest, Hint: "the fields and their values are in /openapi.json"}
 	duration := func(field, text string) *time.Duration {
 		if text == "" {
 			return nil

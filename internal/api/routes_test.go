@@ -184,7 +184,7 @@ func TestErrorsAreShownWithoutTheirPrivateHalf(t *testing.T) {
 	if p.Detail != "enough" || p.Hint != "close one" || p.Details["open"] != 64.0 || strings.Contains(a.body, "secret") {
 		t.Errorf("%s", a.body)
 	}
-	many := &problem.Many{Code: problem.BadLimit, Hint: "look"}
+	many := &problem.ValidationError{Code: problem.BadLimit, Hint: "look"}
 	many.Add("ttl", "too long")
 	d.sessions.fail = many.Err()
 	p = d.ask(t, "POST", "/v1/sessions", "{}").wantProblem(t, http.StatusBadRequest, problem.BadLimit)

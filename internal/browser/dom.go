@@ -29,7 +29,7 @@ func (DOM) Effect() Effect { return Looks }
 
 // Validate implements Operation.
 func (o DOM) Validate() error {
-	flaws := problem.Many{Code: problem.BadRequest}
+	flaws := problem.ValidationError{Code: problem.BadRequest}
 	checkPlace(&flaws, o.TargetID, o.Selector)
 	if o.Format != "" && o.Format != domHTML && o.Format != domText {
 		flaws.Add("format", "%q is neither html nor text", bounded(o.Format, 40))

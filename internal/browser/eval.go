@@ -49,7 +49,7 @@ func (o Eval) Validate() error {
 	if strings.TrimSpace(o.JS) == "" {
 		return problem.New(problem.BadRequest, "give JavaScript to evaluate", "js is required")
 	}
-	flaws := problem.Many{Code: problem.BadRequest}
+	flaws := problem.ValidationError{Code: problem.BadRequest}
 	checkPlace(&flaws, o.TargetID, "")
 	if len(o.JS) > maxScript {
 		flaws.Add("js", "it has %d bytes; %d are allowed", len(o.JS), maxScript)

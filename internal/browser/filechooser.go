@@ -41,7 +41,7 @@ func (o ChooseFiles) Validate() error {
 	if len(o.Paths) == 0 {
 		return problem.New(problem.BadRequest, "name files of the browser's folder", "paths are required")
 	}
-	flaws := problem.Many{Code: problem.BadRequest}
+	flaws := problem.ValidationError{Code: problem.BadRequest}
 	checkPlace(&flaws, o.TargetID, o.Element)
 	if len(o.Paths) > maxChosen {
 		flaws.Add("paths", "%d are more than %d", len(o.Paths), maxChosen)

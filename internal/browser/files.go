@@ -199,7 +199,7 @@ func (PutFile) Effect() Effect { return Steers }
 
 // Validate implements Operation.
 func (o PutFile) Validate() error {
-	flaws := problem.Many{Code: problem.BadRequest}
+	flaws := problem.ValidationError{Code: problem.BadRequest}
 	switch {
 	case o.Name == "":
 		flaws.Add("name", "it is required")
@@ -319,7 +319,7 @@ func (WaitDownload) Effect() Effect { return Looks }
 
 // Validate implements Operation.
 func (o WaitDownload) Validate() error {
-	flaws := problem.Many{Code: problem.BadRequest}
+	flaws := problem.ValidationError{Code: problem.BadRequest}
 	timeoutWithin(&flaws, o.TimeoutMS, leastTimeout, int(maxWaitDownload.Milliseconds()))
 	return flaws.Err()
 }

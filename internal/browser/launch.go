@@ -53,7 +53,7 @@ type Options struct {
 // Validate reports everything that is wrong, with the code bad_config. Values of flags are narrow on purpose: a
 // value must not become a second flag.
 func (o Options) Validate() error {
-	flaws := problem.Many{Code: problem.BadConfig}
+	flaws := problem.ValidationError{Code: problem.BadConfig}
 	if o.Build != Shell && o.Build != Full {
 		flaws.Add("build", "%q is neither shell nor full", bounded(string(o.Build), 40))
 	}

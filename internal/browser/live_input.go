@@ -407,7 +407,7 @@ func (l *Live) lower(ctx context.Context) {
 
 // validate reports everything that is wrong, and repeats nothing of what was typed.
 func (in LiveInput) validate() error {
-	flaws := problem.Many{Code: problem.BadRequest}
+	flaws := problem.ValidationError{Code: problem.BadRequest}
 	if in.named() != in.Type {
 		flaws.Add("type", "it is none of the types of input")
 	}

@@ -281,7 +281,7 @@ func (Console) Effect() Effect { return Looks }
 
 // Validate reports a bad level or limit.
 func (o Console) Validate() error {
-	flaws := problem.Many{Code: problem.BadRequest}
+	flaws := problem.ValidationError{Code: problem.BadRequest}
 	if o.Level != "" && !slices.Contains(levels(), o.Level) {
 		flaws.Add("level", "%q is none of %s", bounded(o.Level, 40), strings.Join(levels(), ", "))
 	}
@@ -355,7 +355,7 @@ func (Requests) Effect() Effect { return Looks }
 
 // Validate reports a filter that is too long.
 func (o Requests) Validate() error {
-	flaws := problem.Many{Code: problem.BadRequest}
+	flaws := problem.ValidationError{Code: problem.BadRequest}
 	if len(o.Filter) > maxLogURL {
 		flaws.Add("filter", "has %d bytes; %d are allowed", len(o.Filter), maxLogURL)
 	}

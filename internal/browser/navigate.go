@@ -63,7 +63,7 @@ func (Navigate) Effect() Effect { return Steers }
 
 // Validate reports a bad address or timeout.
 func (o Navigate) Validate() error {
-	flaws := problem.Many{Code: problem.BadRequest}
+	flaws := problem.ValidationError{Code: problem.BadRequest}
 	timeoutWithin(&flaws, o.TimeoutMS, leastNavigation, mostNavigation)
 	if err := flaws.Err(); err != nil {
 		return err

@@ -30,7 +30,7 @@ func (PDF) Effect() Effect { return Looks }
 
 // Validate implements Operation.
 func (o PDF) Validate() error {
-	flaws := problem.Many{Code: problem.BadRequest}
+	flaws := problem.ValidationError{Code: problem.BadRequest}
 	checkPlace(&flaws, o.TargetID, "")
 	if _, _, ok := o.paper(); !ok {
 		flaws.Add("paper", "%q is not one of a4, letter and legal", bounded(o.Paper, 40))

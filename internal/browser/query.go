@@ -92,7 +92,7 @@ func (p *Page) inspectOnce(ctx context.Context, request inspection, texts []stri
 }
 
 // checkPlace checks what most operations on a page have.
-func checkPlace(flaws *problem.Many, targetID, selector string) {
+func checkPlace(flaws *problem.ValidationError, targetID, selector string) {
 	if len(targetID) > maxTargetID {
 		flaws.Add("targetId", "it has %d bytes; %d are allowed", len(targetID), maxTargetID)
 	}
@@ -115,7 +115,7 @@ func (o Query) Validate() error {
 	if o.Selector == "" {
 		return problem.New(problem.BadRequest, "give a CSS selector", "selector is required")
 	}
-	flaws := problem.Many{Code: problem.BadRequest}
+	flaws := problem.ValidationError{Code: problem.BadRequest}
 	checkPlace(&flaws, o.TargetID, o.Selector)
 	if o.Most < 0 || o.Most > maxQuery {
 		flaws.Add("limit", "%d is not between 1 and %d", o.Most, maxQuery)

@@ -52,7 +52,7 @@ func (o Screenshot) Validate() error {
 	if o.FullPage && (o.Ref != "" || o.Element != "") {
 		return problem.New(problem.BadRequest, "leave out fullPage, or ref and element", "fullPage is not supported for element screenshots")
 	}
-	flaws := problem.Many{Code: problem.BadRequest}
+	flaws := problem.ValidationError{Code: problem.BadRequest}
 	checkPlace(&flaws, o.TargetID, o.Element)
 	if o.Ref != "" && o.Element != "" {
 		flaws.Add("ref", "ref and element name an element each; give one of them")

@@ -48,7 +48,7 @@ func (s Snapshot) Result() any { return new(SnapshotResult) }
 // Validate implements [Operation].
 func (s Snapshot) Validate() error {
 	format := s.format()
-	wrong := problem.Many{Code: problem.BadRequest}
+	wrong := problem.ValidationError{Code: problem.BadRequest}
 	between := func(name string, value, least, most int) {
 		if value != 0 && (value < least || value > most) {
 			wrong.Add(name, "must be from %d to %d", least, most)

@@ -26,7 +26,7 @@ func (o TabAction) Effect() Effect {
 
 // Validate reports an action that is not known, and what is missing for it.
 func (o TabAction) Validate() error {
-	flaws := problem.Many{Code: problem.BadRequest}
+	flaws := problem.ValidationError{Code: problem.BadRequest}
 	switch o.Action {
 	case "list", "close":
 	case "new":

@@ -99,7 +99,7 @@ func (OpenTab) Effect() Effect { return Steers }
 
 // Validate reports a bad address, label or timeout.
 func (o OpenTab) Validate() error {
-	flaws := problem.Many{Code: problem.BadRequest}
+	flaws := problem.ValidationError{Code: problem.BadRequest}
 	checkLabel(&flaws, o.Label)
 	timeoutWithin(&flaws, o.TimeoutMS, leastNavigation, mostNavigation)
 	if err := flaws.Err(); err != nil {
@@ -355,7 +355,7 @@ func (r *registry) name(tab *record, label string) error {
 }
 
 // checkLabel reports a label that cannot be one: it would be taken for a handle or an index, or cannot be read.
-func checkLabel(flaws *problem.Many, label string) {
+func checkLabel(flaws *problem.ValidationError, label string) {
 	switch {
 	case label == "":
 	case len(label) > maxLabel:

@@ -30,7 +30,7 @@ func Explain(err error, text []byte) string {
 	shown := map[int][]rune{} // lines are long, and may have many mistakes
 	var out strings.Builder
 	for _, flaw := range flaws {
-		one := problem.Many{Source: source, Flaws: []problem.Flaw{flaw}}
+		one := problem.ValidationError{Source: source, Flaws: []problem.Flaw{flaw}}
 		out.WriteString(printable(one.Error()) + "\n")
 		if flaw.Line < 1 || flaw.Line > len(lines) {
 			continue
@@ -47,7 +47,7 @@ func Explain(err error, text []byte) string {
 
 // flawsOf finds the list in an error, also in one that has come over the API.
 func flawsOf(err error) (flaws []problem.Flaw, source string, ok bool) {
-	var many *problem.Many
+	var many *problem.ValidationError
 	if errors.As(err, &many) {
 		return many.Flaws, many.Source, true
 	}

@@ -31,7 +31,7 @@ func TestAMistakeIsToldOnceAtItsLine(t *testing.T) {
 		{"clawbots: [{name: a}]\n---\nx: y\n", []string{"2:1 *"}},
 	} {
 		_, err := Parse("c.yml", []byte(c.text), "/x")
-		var many *problem.Many
+		var many *problem.ValidationError
 		if !errors.As(err, &many) {
 			t.Errorf("%q: %v", c.text, err)
 			continue

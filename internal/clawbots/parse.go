@@ -27,10 +27,10 @@ const (
 const DefaultCommand = "/usr/local/bin/clawbot"
 
 // Parse reads a file. Source is its name in messages, and dir the absolute folder at which its relative paths start. The
-// error is a *problem.Many with every mistake at its place, in the order of the file; [Explain] shows it. It never holds
+// error is a *problem.ValidationError with every mistake at its place, in the order of the file; [Explain] shows it. It never holds
 // what looks like a secret.
 func Parse(source string, text []byte, dir string) (File, error) {
-	flaws := problem.Many{Code: problem.BadRequest, Source: source}
+	flaws := problem.ValidationError{Code: problem.BadRequest, Source: source}
 	if !path.IsAbs(dir) || len(dir) > maxPath {
 		flaws.Add("", "the folder at which relative paths start is not known: %.80q is not an absolute path", dir)
 	}
@@ -68,7 +68,7 @@ type file struct {
 	dir    string
 	agents []Agent
 	fields []string // of the agents, such as clawbots[0]
-	late   problem.Many
+	late   problem.ValidationError
 }
 
 func (f *file) read(m *yamldoc.Map) {
@@ -103,11 +103,11 @@ func (f *file) wrong(field string, err error) {
 // presentable gives the error the code of a bad request, bounds it, and takes out what looks like a secret: somebody's key may
 // stand where it does not belong.
 func presentable(err error) error {
-	var many *problem.Many
+	var many *problem.ValidationError
 	if !errors.As(err, &many) {
 		return err
 	}
-	out := &problem.Many{Code: problem.BadRequest, Source: many.Source}
+	out := &problem.ValidationError{Code: problem.BadRequest, Source: many.Source}
 	for i, flaw := range many.Flaws {
 		if i == maxFlaws {
 			out.Add("", "there are %d more mistakes", len(many.Flaws)-i)

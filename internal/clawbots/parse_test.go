@@ -228,7 +228,7 @@ func TestWhatIsTooMuchIsRefused(t *testing.T) {
 		"path":     "clawbots:\n  - name: a\n    workspace: /" + strings.Repeat("x", maxPath),
 	} {
 		_, err := Parse("f", []byte(text), testDir)
-		var list *problem.Many
+		var list *problem.ValidationError
 		if !errors.As(err, &list) {
 			t.Errorf("%s: got %v", what, err)
 			continue
@@ -241,7 +241,7 @@ func TestWhatIsTooMuchIsRefused(t *testing.T) {
 
 func TestManyMistakesAreBounded(t *testing.T) {
 	_, err := Parse("f", []byte("clawbots:\n"+strings.Repeat("  - nam: x\n", 400)), testDir)
-	var many *problem.Many
+	var many *problem.ValidationError
 	if !errors.As(err, &many) || len(many.Flaws) != maxFlaws+1 {
 		t.Fatalf("got %v", err)
 	}
@@ -317,7 +317,7 @@ func TestExplain(t *testing.T) {
 	if got := Explain(remote, []byte(text)); got != strings.Replace(want, "c.yml:3:5", "line 3:5", 1) {
 		t.Errorf("got\n%s", got)
 	}
-	escape := &problem.Many{Flaws: []problem.Flaw{{Line: 4, Column: 5, Message: "a \x1b[31m message"}, {Line: 99, Column: 1, Message: "far"}}}
+	escape := &problem.ValidationError{Flaws: []problem.Flaw{{Line: 4, Column: 5, Message: "a \x1b[31m message"}, {Line: 99, Column: 1, Message: "far"}}}
 	if got := Explain(escape, []byte(text)); strings.ContainsRune(got, '\x1b') || !strings.Contains(got, "far") {
 		t.Errorf("got %q", got)
 	}
@@ -328,7 +328,7 @@ func TestExplain(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	long := strings.Repeat("ü", 500) + "x"
-	got := Explain(&problem.Many{Flaws: []problem.Flaw{{Line: 1, Column: 501, Message: "m"}}}, []byte(long))
+	got := Explain(&problem.ValidationError{Flaws: []problem.Flaw{{Line: 1, Column: 501, Message: "m"}}}, []byte(long))
 	lines := strings.Split(got, "\n")
 	if len(lines) != 3 || !strings.HasSuffix(lines[1], "üx") || len([]rune(lines[1])) != len([]rune(lines[2])) || len([]rune(lines[1])) > 2*shownWidth {
 		t.Errorf("got\n%s", got)
@@ -360,7 +360,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		file, err := Parse("f", text, testDir)
 		if err != nil {
-			var many *problem.Many
+			var many *problem.ValidationError
 			if !errors.As(err, &many) || len(many.Flaws) == 0 || len(many.Flaws) > maxFlaws+1 {
 				t.Fatalf("not a list of mistakes: %v", err)
 			}

@@ -23,7 +23,7 @@ func Together(agents ...Agent) ([]Agent, error) {
 		f.take(f.fields[i]+".", &f.agents[i])
 	}
 	f.decide()
-	flaws := problem.Many{Code: problem.BadRequest}
+	flaws := problem.ValidationError{Code: problem.BadRequest}
 	for _, flaw := range f.late.Flaws {
 		flaw.Field = strings.TrimPrefix(flaw.Field, "clawbots[0].")
 		flaws.AddFlaw(flaw)

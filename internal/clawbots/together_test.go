@@ -41,7 +41,7 @@ func TestTogetherLooksAtEveryValue(t *testing.T) {
 		bad := good()
 		change(&bad)
 		_, err := Together(bad, other)
-		var many *problem.Many
+		var many *problem.ValidationError
 		if !errors.As(err, &many) || problem.CodeOf(err) != problem.BadRequest || many.Flaws[0].Field != field || strings.Contains(err.Error(), "line") {
 			t.Errorf("%s: %v", field, err)
 		}

@@ -245,7 +245,7 @@ func mistakes(w io.Writer, source string, text []byte, err error) error {
 	if !ok || len(flaws) == 0 {
 		return err
 	}
-	many := &problem.Many{Code: p.Code, Source: source, Hint: p.Hint, Flaws: flaws}
+	many := &problem.ValidationError{Code: p.Code, Source: source, Hint: p.Hint, Flaws: flaws}
 	if _, err := fmt.Fprintln(w, clawbots.Explain(many, text)); err != nil {
 		return err
 	}

@@ -199,7 +199,7 @@ func (s *browserSettings) Change(version string, to config.HostBrowser) error {
 	if b, err := newHostBrowser(to, s.env, s.file); err != nil {
 		return err
 	} else if err := b.encrypted(); err != nil {
-		many := problem.Many{Code: problem.BadConfig}
+		many := problem.ValidationError{Code: problem.BadConfig}
 		if p, ok := problem.As(err); ok {
 			many.AddFlaw(problem.Flaw{Field: "browser.control_url", Message: p.Message, Hint: p.Hint})
 		}

@@ -117,7 +117,7 @@ func TestTemplatesAsPeopleReadThem(t *testing.T) {
 }
 
 func TestErrorsAsPeopleReadThem(t *testing.T) {
-	many := &problem.Many{Code: problem.BadConfig, Source: "x.yml", Hint: "correct it"}
+	many := &problem.ValidationError{Code: problem.BadConfig, Source: "x.yml", Hint: "correct it"}
 	many.AddFlaw(problem.Flaw{Field: "listen", Line: 2, Column: 3, Message: "is no address"})
 	many.Add("user", "is root")
 	var b strings.Builder

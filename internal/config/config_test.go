@@ -254,7 +254,7 @@ func TestInvalidFilesAreExplained(t *testing.T) {
 			if err == nil {
 				t.Fatal("is accepted")
 			}
-			var many *problem.Many
+			var many *problem.ValidationError
 			if !errors.As(err, &many) || problem.CodeOf(err) != problem.BadConfig {
 				t.Errorf("is a %T with the code %q", err, problem.CodeOf(err))
 			}

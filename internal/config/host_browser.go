@@ -133,7 +133,7 @@ func (b HostBrowser) RGB() (uint32, bool) { return parseRGB(b.Color) }
 
 // Validate reports everything that is wrong, with the code bad_config.
 func (b HostBrowser) Validate() error {
-	v := &validation{problem.Many{Code: problem.BadConfig}}
+	v := &validation{problem.ValidationError{Code: problem.BadConfig}}
 	b.validate(v)
 	return v.Err()
 }

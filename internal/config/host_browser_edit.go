@@ -25,7 +25,7 @@ func ParseListen(text string) (netip.AddrPort, error) {
 }
 
 // EditHostBrowser returns the text of a configuration file with other settings of the host browser. Only what differs is
-// written; comments and all other keys stay as they are. The error for wrong settings is a *problem.Many.
+// written; comments and all other keys stay as they are. The error for wrong settings is a *problem.ValidationError.
 func (e Environment) EditHostBrowser(source string, data []byte, to HostBrowser) ([]byte, error) {
 	if err := to.Validate(); err != nil {
 		return nil, err

@@ -75,7 +75,7 @@ func TestEditingTheHostBrowserChangesWhatDiffersAlone(t *testing.T) {
 func TestEditingTheHostBrowserReportsEverythingThatIsWrong(t *testing.T) {
 	to := HostBrowser{ControlURL: "nothing", Color: "orange", Headless: "sometimes", Executable: "chromium"}
 	_, err := desk().EditHostBrowser("f", nil, to)
-	var many *problem.Many
+	var many *problem.ValidationError
 	if !errors.As(err, &many) || len(many.Flaws) != 4 {
 		t.Errorf("got %v", err)
 	}

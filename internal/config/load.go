@@ -17,7 +17,7 @@ import (
 const largest = 1 << 20
 
 // Load reads and validates the configuration file at path; an empty path is [Default]. Every mistake in the file is
-// in the error, a *problem.Many with the code bad_config.
+// in the error, a *problem.ValidationError with the code bad_config.
 func Load(path string) (Config, error) { return Here().Load(path) }
 
 // Load is [Load] for an environment.
@@ -129,7 +129,7 @@ func (e Environment) Parse(source string, data []byte) (Config, error) {
 	c := base()
 	doc := yamldoc.Read(source, data, c.decode)
 	c.place(e, e.System(source, c.User))
-	var many *problem.Many
+	var many *problem.ValidationError
 	if errors.As(c.Validate(), &many) {
 		for _, flaw := range many.Flaws {
 			doc.Report(flaw)

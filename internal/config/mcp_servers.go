@@ -180,9 +180,9 @@ func matchStar(pattern, text string) bool {
 	}
 }
 
-// Validate reports everything that is wrong at once, as a *problem.Many with the code bad_config. Defaults need not be filled in.
+// Validate reports everything that is wrong at once, as a *problem.ValidationError with the code bad_config. Defaults need not be filled in.
 func (s MCPServer) Validate() error {
-	v := &validation{problem.Many{Code: problem.BadConfig}}
+	v := &validation{problem.ValidationError{Code: problem.BadConfig}}
 	s.validate(v, "")
 	return v.Err()
 }

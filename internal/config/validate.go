@@ -34,9 +34,9 @@ const (
 	namespaceOwners = 1 << 16
 )
 
-// Validate reports everything that is wrong at once, as a *problem.Many with the code bad_config.
+// Validate reports everything that is wrong at once, as a *problem.ValidationError with the code bad_config.
 func (c Config) Validate() error {
-	v := &validation{problem.Many{Code: problem.BadConfig}}
+	v := &validation{problem.ValidationError{Code: problem.BadConfig}}
 	v.bounds("", c)
 	c.validatePaths(v)
 	c.validateListener(v)
@@ -74,7 +74,7 @@ func (c Config) validateStorage(v *validation) {
 }
 
 // validation collects flaws that have a hint.
-type validation struct{ problem.Many }
+type validation struct{ problem.ValidationError }
 
 func (v *validation) flaw(field, hint, format string, args ...any) {
 	v.AddFlaw(problem.Flaw{Field: field, Hint: hint, Message: fmt.Sprintf(format, args...)})

@@ -178,7 +178,7 @@ func agentEntry(f *form) (map[string]any, error) {
 	if f.Has("exec_tmp") {
 		out["tmp"] = "exec"
 	}
-	flaws := &problem.Many{Code: problem.BadRequest}
+	flaws := &problem.ValidationError{Code: problem.BadRequest}
 	limits := map[string]any{}
 	if v := f.Get("memory"); v != "" {
 		limits["memory"] = v
@@ -234,7 +234,7 @@ func linesOf(f *form, field string) []string {
 
 // lifeOf reads how long a key is to be good.
 func lifeOf(text string) (time.Duration, error) {
-	flaw := &problem.Many{Code: problem.BadLimit}
+	flaw := &problem.ValidationError{Code: problem.BadLimit}
 	d, err := op.Life(text)
 	if err != nil {
 		flaw.AddFlaw(problem.Flaw{Field: "life", Message: "is not a time", Hint: "such as 30d, or never"})

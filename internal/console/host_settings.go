@@ -310,7 +310,7 @@ func (s *HostSettings) save(q *request, key string, f *form) {
 		err = to.Validate() // what else is wrong
 	}
 	if flaws := flawsOf(err); flaws != nil { // of what was filled in, and not of a file
-		err = &problem.Many{Code: problem.BadRequest, Flaws: flaws}
+		err = &problem.ValidationError{Code: problem.BadRequest, Flaws: flaws}
 	}
 	if err != nil && (problem.CodeOf(err) == problem.Conflict || !f.refuse(err, hostBrowserFields)) {
 		s.settings(q, key, nil, failure(q, err))

@@ -222,7 +222,7 @@ func upper(words []string) []string {
 // refusal says that an error is about whether somebody may do something, or whether there is such a thing at all: that is no
 // mistake in a form.
 func refusal(err error) bool {
-	var mistakes *problem.Many
+	var mistakes *problem.ValidationError
 	if errors.As(err, &mistakes) {
 		return false // of fields, which name something that is not there
 	}

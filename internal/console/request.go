@@ -264,7 +264,7 @@ func sayProblem(err error) said {
 
 // flawsOf is everything that is wrong with an input, one by one.
 func flawsOf(err error) []problem.Flaw {
-	var many *problem.Many
+	var many *problem.ValidationError
 	if errors.As(err, &many) {
 		return many.Flaws
 	}

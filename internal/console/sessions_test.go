@@ -184,7 +184,7 @@ func TestBadSessionsAreExplainedBesideTheField(t *testing.T) {
 	if len(w.sessions.opened) != 0 {
 		t.Errorf("it opened %+v", w.sessions.opened)
 	}
-	flaws := problem.Many{Code: problem.BadLimit}
+	flaws := problem.ValidationError{Code: problem.BadLimit}
 	flaws.Add("ttl", "9h is not between 1s and 8h")
 	w.sessions.wrong = flaws.Err()
 	w.post("acme operator", "/console/sessions", "ttl", "9h").holds(t, http.StatusUnprocessableEntity, "9h is not between", `aria-describedby="f-ttl-help f-ttl-wrong"`)

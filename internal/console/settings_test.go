@@ -36,9 +36,9 @@ func (f *fakeServers) Add(ctx context.Context, by identity.Principal, s config.M
 	if err := f.authority.Authorize(ctx, by, identity.ServerChange, ""); err != nil {
 		return mcpserver.Status{}, err
 	}
-	var many *problem.Many
+	var many *problem.ValidationError
 	if errors.As(s.Validate(), &many) {
-		return mcpserver.Status{}, &problem.Many{Code: problem.BadRequest, Flaws: many.Flaws}
+		return mcpserver.Status{}, &problem.ValidationError{Code: problem.BadRequest, Flaws: many.Flaws}
 	}
 	f.added = s
 	return mcpserver.Status{MCPServer: s}, nil

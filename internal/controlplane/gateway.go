@@ -127,7 +127,7 @@ func (g *sessionGateway) CallerIn(session string) (egress.Who, bool) {
 func (g *sessionGateway) Clean() policy.Policy { return g.clean }
 
 // view is what operators decided for a caller.
-func (p *plane) view(c gateway.Caller) *egress.View { return p.book.View(access.Who(c)) }
+func (p *plane) view(c gateway.Caller) *egress.EffectivePolicy { return p.book.View(access.Who(c)) }
 
 // policy implements gateway.Config.Policy.
 func (p *plane) policy(c gateway.Caller) *policy.Compiled { return p.view(c).Proxy() }

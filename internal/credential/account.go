@@ -265,7 +265,7 @@ const maxDomains = 20
 
 // sound refuses jars with a cookie that no browser would take again, and names all such, and storage that is too much.
 func sound(jars map[string][]cookies.Cookie, stored map[string][]weblogin.Origin) error {
-	many := problem.Many{Code: problem.BadCookie, Hint: "the site sets it in a way that cannot be carried to another browser"}
+	many := problem.ValidationError{Code: problem.BadCookie, Hint: "the site sets it in a way that cannot be carried to another browser"}
 	for domain, jar := range jars {
 		for _, c := range jar {
 			if err := cookies.Validate(c); err != nil {

@@ -34,7 +34,7 @@ func (s *Service) usable(ctx context.Context, r grant.Request) error {
 	if err != nil {
 		return nil
 	}
-	missing, closed := &problem.Many{Code: problem.NotFound}, &problem.Many{Code: problem.GrantScope}
+	missing, closed := &problem.ValidationError{Code: problem.NotFound}, &problem.ValidationError{Code: problem.GrantScope}
 	for _, domain := range domains {
 		set, err := s.Vault.Cookies(ctx, r.Tenant, domain)
 		switch {

@@ -107,7 +107,7 @@ func hostRule(target string) (policy.Rule, error) {
 	return policy.Rule{Action: policy.Allow, Host: r.Host, Ports: r.Ports}, nil
 }
 
-// askedTool reads METHOD URL SERVICE; the service may be left out, see [View.livesAt].
+// askedTool reads METHOD URL SERVICE; the service may be left out, see [EffectivePolicy.livesAt].
 func askedTool(target string) (Tool, error) {
 	method, url, found := strings.Cut(target, " ")
 	url, service, named := strings.Cut(url, " ")
@@ -134,7 +134,7 @@ func askedTool(target string) (Tool, error) {
 }
 
 // hasServiceFor says why a tool that was asked for would be of no use.
-func (v *View) hasServiceFor(target string) error {
+func (v *EffectivePolicy) hasServiceFor(target string) error {
 	t, err := askedTool(target)
 	if err != nil || len(t.Services) > 0 {
 		return err

@@ -29,8 +29,8 @@ type Book struct {
 	state  atomic.Pointer[state]
 	// deaf says that nobody knows what is decided now: the store has not answered for long, or not after a change.
 	deaf   atomic.Bool
-	unread *View // what deaf gives
-	nobody *View // of who is no caller
+	unread *EffectivePolicy // what deaf gives
+	nobody *EffectivePolicy // of who is no caller
 
 	loading  sync.Mutex // one at a time, so that no state takes the place of a later one
 	changing sync.Mutex // of changes that count before they add

@@ -3,7 +3,7 @@
 //
 // The decisions stand in the database as entries, are held in memory in a form that is ready for use, and take
 // effect on what is running the moment they are changed, also when another process changed them within [Options.Recheck], or at [Book.Look].
-// Package gateway asks for a [View] with every request. A decision that cannot be read denies. An entry that makes no sense to this
+// Package gateway asks for a [EffectivePolicy] with every request. A decision that cannot be read denies. An entry that makes no sense to this
 // version is left out when it allows; when it denies, nobody can say what, and its whole scope is denied. When the
 // database has not answered ten times in a row, every new View denies until it does; what is under way goes on.
 //

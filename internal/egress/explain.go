@@ -65,7 +65,7 @@ func (b *Book) Explain(ctx context.Context, by identity.Principal, q []Question)
 	if len(q) > maxQuestions {
 		return nil, problem.New(problem.BadLimit, "ask in parts", "%d questions are more than %d", len(q), maxQuestions)
 	}
-	views := map[asked]*View{}
+	views := map[asked]*EffectivePolicy{}
 	lookups := maxLookups
 	out := make([]Explanation, len(q))
 	for n, question := range q {
@@ -167,7 +167,7 @@ func (e *Explanation) reaches(ctx context.Context, way Way, t target, lookup boo
 	}
 }
 
-func (v *View) explain(q Question) (Explanation, target) {
+func (v *EffectivePolicy) explain(q Question) (Explanation, target) {
 	out := Explanation{Question: q}
 	permit, address, refusal := v.permitFor(q)
 	var req policy.Request
@@ -189,13 +189,13 @@ func (v *View) explain(q Question) (Explanation, target) {
 }
 
 // takesSlashes says whether a question is about a service that takes encoded slashes.
-func (v *View) takesSlashes(q Question) bool {
+func (v *EffectivePolicy) takesSlashes(q Question) bool {
 	s, _, found := v.Service(q.Service)
 	return found && q.Surface == surfaceService && s.EncodedSlash == EncodedSlashAllow
 }
 
 // permitFor finds what decides about a question, and the URL that it is about.
-func (v *View) permitFor(q Question) (*policy.Compiled, string, *problem.Error) {
+func (v *EffectivePolicy) permitFor(q Question) (*policy.Compiled, string, *problem.Error) {
 	switch q.Surface {
 	case "", surfaceProxy, surfaceBrowser:
 		return v.Proxy(), q.URL, nil

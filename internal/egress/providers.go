@@ -17,7 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-func (v *View) findProviders(d *decisions, now time.Time) {
+func (v *EffectivePolicy) findProviders(d *decisions, now time.Time) {
 	found, _ := v.nearest(d.provided, now)
 	slices.SortFunc(found, func(a, b *item) int {
 		return cmp.Or(cmp.Compare(a.width(), b.width()), comparePriority(*a.provider, *b.provider))
@@ -33,7 +33,7 @@ func comparePriority(a, b Provider) int {
 	return cmp.Or(cmp.Compare(a.Priority, b.Priority), a.CreatedAt.Compare(b.CreatedAt), strings.Compare(a.ID, b.ID))
 }
 
-func (v *View) permitProvider(p Provider) *policy.Compiled {
+func (v *EffectivePolicy) permitProvider(p Provider) *policy.Compiled {
 	base, err := parseBase(p.BaseURL)
 	if err != nil {
 		return nil // which validation has refused, and denies

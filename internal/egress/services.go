@@ -20,7 +20,7 @@ import (
 
 // nearest are the entries of one kind that an agent has: of those with one name, the one of the narrowest scope. One
 // that cannot be read takes its name away from the wider ones too, and is among the damaged.
-func (v *View) nearest(of map[string][]*item, now time.Time) (out, damaged []*item) {
+func (v *EffectivePolicy) nearest(of map[string][]*item, now time.Time) (out, damaged []*item) {
 	chosen := map[string]*item{}
 	for _, tenant := range []string{v.who.Tenant, ""} {
 		for _, i := range of[tenant] {
@@ -54,7 +54,7 @@ func (i *item) width() int {
 	return 2
 }
 
-func (v *View) findServices(d *decisions, now time.Time) {
+func (v *EffectivePolicy) findServices(d *decisions, now time.Time) {
 	v.services, v.unreadable = map[string]*served{}, map[string]bool{}
 	found, damaged := v.nearest(d.services, now)
 	for _, i := range damaged {
@@ -72,11 +72,11 @@ func (v *View) findServices(d *decisions, now time.Time) {
 }
 
 // mayUse says whether the settings leave a service of the tenant, or of all, to the caller.
-func (v *View) mayUse(service string) bool {
+func (v *EffectivePolicy) mayUse(service string) bool {
 	return v.settings.Services == nil || slices.Contains(v.settings.Services, service)
 }
 
-func (v *View) permitService(s Service) *policy.Compiled {
+func (v *EffectivePolicy) permitService(s Service) *policy.Compiled {
 	base, err := parseBase(s.BaseURL)
 	if err != nil {
 		return nil // which validation has refused, and denies

@@ -125,7 +125,7 @@ func (b *Book) MCPServers(tenant, agent string) []string {
 
 // decideSettings finds the settings of a caller. A session has those of its tenant's sessions; what opened it may only
 // make it stricter, but for what its browser may reach, which is the opener's.
-func (v *View) decideSettings(d *decisions, now time.Time) {
+func (v *EffectivePolicy) decideSettings(d *decisions, now time.Time) {
 	settings := d.effective(scope{v.who.Tenant, v.who.Agent}, now)
 	v.upTo(settings.until)
 	if v.who.Session != "" && v.who.Opener != "" {

@@ -34,7 +34,7 @@ type decisions struct {
 	agents, sessions map[string]bool
 
 	mu       sync.RWMutex // guards what follows
-	views    map[viewKey]*View
+	views    map[viewKey]*EffectivePolicy
 	rulesets map[rulesetKey]*ruleset
 	weight   int // rules in rulesets and of what they were compiled with
 }
@@ -145,7 +145,7 @@ func (r *reader) decide(from []*item) *decisions {
 	d := &decisions{
 		from: from, rules: map[string][]ranked{}, services: map[string][]*item{}, provided: map[string][]*item{}, settings: map[scope]*item{},
 		agents: map[string]bool{}, sessions: map[string]bool{},
-		views: map[viewKey]*View{}, rulesets: map[rulesetKey]*ruleset{},
+		views: map[viewKey]*EffectivePolicy{}, rulesets: map[rulesetKey]*ruleset{},
 	}
 	for n := range r.fixed {
 		d.rule(ranked{Rule: &r.fixed[n], fixed: true})

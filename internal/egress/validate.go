@@ -51,7 +51,7 @@ const (
 // flaws collects what is wrong, so that it is reported at once.
 type flaws struct {
 	code  string // of the whole; empty: that of the flaws, or bad_request when they differ
-	many  *problem.Many
+	many  *problem.ValidationError
 	codes *[]string
 	where string
 }
@@ -60,7 +60,7 @@ func newFlaws() *flaws { return &flaws{} }
 
 func (f *flaws) begin() {
 	if f.many == nil {
-		f.many, f.codes = &problem.Many{}, &[]string{}
+		f.many, f.codes = &problem.ValidationError{}, &[]string{}
 	}
 }
 

@@ -43,8 +43,8 @@ func (s *span) holds(now time.Time) bool { return !now.Before(s.from) && !expire
 // upTo shortens it; zero is no end.
 func (s *span) upTo(at time.Time) { s.until = earlier(s.until, at) }
 
-// View is what one caller may at one moment. It does not change.
-type View struct {
+// EffectivePolicy is what one caller may at one moment. It does not change.
+type EffectivePolicy struct {
 	who Who
 	span
 	log *slog.Logger
@@ -66,7 +66,7 @@ type View struct {
 
 	mu      sync.Mutex // guards what follows
 	toolsOf map[string]*policy.Compiled
-	// namingOf are those that [View.ToolNaming] has made.
+	// namingOf are those that [EffectivePolicy.ToolNaming] has made.
 	namingOf map[string]*policy.Compiled
 }
 
@@ -83,12 +83,12 @@ type provided struct {
 }
 
 // closedView denies everything, in the name of a rule that says why.
-func closedView(why string) *View {
+func closedView(why string) *EffectivePolicy {
 	closed, err := policy.Compile(policy.Only(denyAll(why)))
 	if err != nil {
 		closed = nil // which denies as well
 	}
-	return &View{
+	return &EffectivePolicy{
 		log: slog.New(slog.DiscardHandler), settings: defaults(), rules: &ruleset{damaged: true},
 		proxied: &compiledBase{compiled: func() *policy.Compiled { return closed }}, toolsOf: map[string]*policy.Compiled{"": closed}, namingOf: map[string]*policy.Compiled{},
 	}
@@ -96,7 +96,7 @@ func closedView(why string) *View {
 
 // View is what a caller may now. It is cheap: it is asked for with every request. The rules of w.Base must not be
 // changed afterwards.
-func (b *Book) View(w Who) *View {
+func (b *Book) View(w Who) *EffectivePolicy {
 	if b.deaf.Load() {
 		return b.unread
 	}
@@ -123,7 +123,7 @@ func sameBase(a, b policy.Policy) bool {
 	return len(a.Rules) == 0 || &a.Rules[0] == &b.Rules[0] || reflect.DeepEqual(a.Rules, b.Rules)
 }
 
-func (d *decisions) make(key viewKey, w Who, now time.Time, log *slog.Logger) *View {
+func (d *decisions) make(key viewKey, w Who, now time.Time, log *slog.Logger) *EffectivePolicy {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.views) >= maxViews || d.weight > maxWeight {
@@ -132,7 +132,7 @@ func (d *decisions) make(key viewKey, w Who, now time.Time, log *slog.Logger) *V
 		d.weight = 0
 	}
 	rules := d.ruleset(w, now)
-	v := &View{who: w, span: spanFrom(now), log: log, rules: rules, toolsOf: map[string]*policy.Compiled{}, namingOf: map[string]*policy.Compiled{}}
+	v := &EffectivePolicy{who: w, span: spanFrom(now), log: log, rules: rules, toolsOf: map[string]*policy.Compiled{}, namingOf: map[string]*policy.Compiled{}}
 	v.upTo(rules.until)
 	v.decideSettings(d, now)
 	mode := v.settings.Mode
@@ -151,7 +151,7 @@ func (d *decisions) make(key viewKey, w Who, now time.Time, log *slog.Logger) *V
 
 // base is what stands behind the rules. A browser that an agent opened reaches what the agent does, unless somebody said
 // that it has the public web: otherwise it would be the agent's way around its own rules.
-func (v *View) base() policy.Policy {
+func (v *EffectivePolicy) base() policy.Policy {
 	if v.who.Session == "" || v.who.Opener == "" || v.who.Confined {
 		return v.who.Base
 	}
@@ -300,7 +300,7 @@ func (s *ruleset) named(prefix string, rules []policy.Rule) []policy.Rule {
 }
 
 // allowing decides with the rules that deny, those of the base among them, and then with what is allowed.
-func (v *View) allowing(allow []policy.Rule) *policy.Compiled {
+func (v *EffectivePolicy) allowing(allow []policy.Rule) *policy.Compiled {
 	rules := onlyDeny(v.rules.rules)
 	rules = append(rules, v.rules.named("base-", onlyDeny(v.who.Base.Rules))...)
 	taken := make(map[string]bool, len(rules)+len(allow))
@@ -335,11 +335,11 @@ func compile(p policy.Policy, log *slog.Logger) *policy.Compiled {
 }
 
 // Proxy decides about tunnels and plain requests.
-func (v *View) Proxy() *policy.Compiled { return v.proxied.compiled() }
+func (v *EffectivePolicy) Proxy() *policy.Compiled { return v.proxied.compiled() }
 
 // ToolNaming decides what the credential of a service may go with: the tools that name the service, after all rules that
 // deny. A tool that names none is for requests without a credential. Nil denies.
-func (v *View) ToolNaming(service string) *policy.Compiled {
+func (v *EffectivePolicy) ToolNaming(service string) *policy.Compiled {
 	if v.services[service] == nil {
 		return nil
 	}
@@ -360,7 +360,7 @@ func (v *View) ToolNaming(service string) *policy.Compiled {
 }
 
 // Tool decides about execute for a service, or for none: the tools, after all rules that deny. Nil denies.
-func (v *View) Tool(service string) *policy.Compiled {
+func (v *EffectivePolicy) Tool(service string) *policy.Compiled {
 	if v.unreadable[service] {
 		return nil // without the service nobody knows where its credential goes in
 	}
@@ -400,7 +400,7 @@ type destination struct {
 
 // leads is where the operator leads the host of a service: what execute does with its credential goes there too. Nil
 // when the host is looked up.
-func (v *View) leads(service string) *destination {
+func (v *EffectivePolicy) leads(service string) *destination {
 	s := v.services[service]
 	if s == nil || !s.Address.IsValid() {
 		return nil
@@ -417,7 +417,7 @@ func (v *View) leads(service string) *destination {
 }
 
 // findTools makes rules of the tools.
-func (v *View) findTools(now time.Time) {
+func (v *EffectivePolicy) findTools(now time.Time) {
 	for i, t := range v.settings.Tools {
 		if expired(t.ExpiresAt, now) {
 			continue
@@ -440,7 +440,7 @@ func (v *View) findTools(now time.Time) {
 
 // livesAt are the services of the caller that are where a tool leads to. An agent that asks for a tool and names no service
 // gets it with their credentials: whoever approves a URL has not said that all others may be sent there.
-func (v *View) livesAt(tool policy.Rule) []string {
+func (v *EffectivePolicy) livesAt(tool policy.Rule) []string {
 	var out []string
 	for _, name := range v.names {
 		base, err := parseBase(v.services[name].BaseURL)
@@ -452,7 +452,7 @@ func (v *View) livesAt(tool policy.Rule) []string {
 }
 
 // Service finds a service by name, and what decides about requests to it: what it allows, after all rules that deny.
-func (v *View) Service(name string) (Service, *policy.Compiled, bool) {
+func (v *EffectivePolicy) Service(name string) (Service, *policy.Compiled, bool) {
 	s := v.services[name]
 	if s == nil {
 		return Service{}, nil, false
@@ -461,7 +461,7 @@ func (v *View) Service(name string) (Service, *policy.Compiled, bool) {
 }
 
 // Services are all that the caller has, by name.
-func (v *View) Services() []Service {
+func (v *EffectivePolicy) Services() []Service {
 	out := make([]Service, 0, len(v.names))
 	for _, name := range v.names {
 		out = append(out, v.services[name].Service)
@@ -470,7 +470,7 @@ func (v *View) Services() []Service {
 }
 
 // Provider finds who serves a model on a wire, and what decides about requests to it.
-func (v *View) Provider(wire Wire, model string) (Provider, *policy.Compiled, bool) {
+func (v *EffectivePolicy) Provider(wire Wire, model string) (Provider, *policy.Compiled, bool) {
 	if !clean(model, maxPattern) {
 		return Provider{}, nil, false
 	}
@@ -483,7 +483,7 @@ func (v *View) Provider(wire Wire, model string) (Provider, *policy.Compiled, bo
 }
 
 // Providers are all that the caller has, in the order in which they are asked.
-func (v *View) Providers() []Provider {
+func (v *EffectivePolicy) Providers() []Provider {
 	out := make([]Provider, len(v.providers))
 	for i, p := range v.providers {
 		out[i] = p.Provider
@@ -492,13 +492,13 @@ func (v *View) Providers() []Provider {
 }
 
 // Settings are what is decided for the caller, with every default filled in.
-func (v *View) Settings() Settings { return v.settings }
+func (v *EffectivePolicy) Settings() Settings { return v.settings }
 
 // Hold is how long a refused request waits for an operator; 0 for not at all.
-func (v *View) Hold() time.Duration { return v.hold }
+func (v *EffectivePolicy) Hold() time.Duration { return v.hold }
 
 // budget is what the caller may use of models on one day, and whether that is known.
-func (v *View) budget() (Budget, error) {
+func (v *EffectivePolicy) budget() (Budget, error) {
 	if v.rules.damaged {
 		return Budget{}, problem.New(problem.BudgetExceeded, "Do not retry: tell the operator that clawjail's log names an entry that cannot be read.",
 			"an entry that decides about this agent cannot be read, so it may not use models")

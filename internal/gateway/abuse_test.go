@@ -33,7 +33,7 @@ func TestAnErrandThatWasForOneUseDoesNotFallBackToTheProxysRules(t *testing.T) {
 			return permit(t, wide)
 		}
 	})
-	_, refusal := w.g.Send(t.Context(), Errand{
+	_, refusal := w.g.Send(t.Context(), OutboundRequest{
 		Caller: Caller{Agent: "one", Tenant: "default", Actor: "agent:one"}, Surface: SurfaceExecute, Permit: may, Service: "corp", Credential: true,
 		Inject: func(*http.Request) error { t.Error("the credential was put in"); return nil },
 	}, request(t, "POST", "http://api.corp:"+port(s.Listener.Addr())+"/", ""))
@@ -223,7 +223,7 @@ func TestCredentialsDoNotFollowWhatAnAgentSentOnTheSameConnection(t *testing.T) 
 			}
 			return
 		}
-		resp, refusal := w.g.Send(w.jailed(jailA), Errand{Caller: Caller{Agent: "one", Jail: "a" + jailA}, Surface: surface, Permit: may,
+		resp, refusal := w.g.Send(w.jailed(jailA), OutboundRequest{Caller: Caller{Agent: "one", Jail: "a" + jailA}, Surface: surface, Permit: may,
 			Service: service, Credential: true}, request(t, method, base, body))
 		if refusal != nil {
 			t.Fatal(refusal)
@@ -283,7 +283,7 @@ func TestTheLogQuotesNoAnswerToARequestWithACredential(t *testing.T) {
 				io.WriteString(c, said+"\r\n\r\n")
 			})
 			may, _ := leading(t, "api.corp", s.Addr())
-			e := Errand{
+			e := OutboundRequest{
 				Caller: Caller{Agent: "one", Tenant: "default", Actor: "agent:one"}, Surface: SurfaceService, Permit: may, Service: "corp", Credential: true,
 				Inject: func(r *http.Request) error { inject(r); return nil },
 			}

@@ -88,7 +88,7 @@ type exchange struct {
 	gateway *Gateway
 	who     *caller
 	permit  *policy.Compiled
-	// encodedSlash is [Errand]'s.
+	// encodedSlash is [OutboundRequest]'s.
 	encodedSlash bool
 	// hidden says that a part of the path is a credential, which no rule sees.
 	hidden  bool

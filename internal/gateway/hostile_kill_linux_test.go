@@ -116,7 +116,7 @@ func gatewayToKill(mode string) error {
 	if mode == "afterwards" {
 		records = afterwards{records}
 	}
-	views := func(c gateway.Caller) *egress.View {
+	views := func(c gateway.Caller) *egress.EffectivePolicy {
 		return book.View(egress.Who{Tenant: c.Tenant, Agent: c.Agent, Base: c.Policy})
 	}
 	plenty := gateway.Rates{Proxy: 1 << 20, Execute: 1 << 20, Service: 1 << 20, LLM: 1 << 20, Tunnels: 1 << 10}

@@ -140,7 +140,7 @@ func newWhole(t testing.TB, base policy.Policy, entries ...store.Entry) *whole {
 	must(err)
 	t.Cleanup(w.book.Close)
 
-	views := func(c gateway.Caller) *egress.View {
+	views := func(c gateway.Caller) *egress.EffectivePolicy {
 		return w.book.View(egress.Who{Tenant: c.Tenant, Agent: c.Agent, Base: c.Policy})
 	}
 	mux := http.NewServeMux()

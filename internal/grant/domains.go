@@ -34,7 +34,7 @@ func (i *Issuer) domain(text string) (name, registrable, wrong, hint string) {
 
 // domains checks the domains of a request: sorted, each once. Those of egress may be hosts below a registrable
 // domain, because scripts and pictures come from such hosts, and the rest of that domain need not be open.
-func (i *Issuer) domains(m *problem.Many, field string, list []string, most int, egress bool) []string {
+func (i *Issuer) domains(m *problem.ValidationError, field string, list []string, most int, egress bool) []string {
 	if len(list) > most {
 		m.Add(field, "are %d, and may be %d", len(list), most)
 		return nil
@@ -60,7 +60,7 @@ func (i *Issuer) domains(m *problem.Many, field string, list []string, most int,
 
 // Domains are those of a request whose accounts a grant is for: sorted, each once.
 func (i *Issuer) Domains(list []string) ([]string, error) {
-	flaws := &problem.Many{Code: problem.BadDomain}
+	flaws := &problem.ValidationError{Code: problem.BadDomain}
 	out := i.domains(flaws, "domains", list, i.o.Limits.MaxDomains, false)
 	if err := flaws.Err(); err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func (i *Issuer) Domains(list []string) ([]string, error) {
 
 // EgressDomains checks domains that are to be proposed for grants, as those of a grant are: sorted, each once.
 func (i *Issuer) EgressDomains(list []string) ([]string, error) {
-	flaws := &problem.Many{Code: problem.BadDomain}
+	flaws := &problem.ValidationError{Code: problem.BadDomain}
 	out := i.domains(flaws, "egress_domains", list, i.o.Limits.MaxEgressDomains, true)
 	if err := flaws.Err(); err != nil {
 		return nil, err

@@ -87,7 +87,7 @@ type Options struct {
 
 // Validate reports everything that is wrong.
 func (o Options) Validate() error {
-	m := &problem.Many{Code: problem.BadConfig}
+	m := &problem.ValidationError{Code: problem.BadConfig}
 	for _, part := range []struct {
 		name    string
 		missing bool

@@ -51,8 +51,8 @@ func (i *Issuer) Issue(ctx context.Context, r Request) (Token, Grant, error) {
 }
 
 // row is the grant of a request, and what is wrong with it.
-func (i *Issuer) row(r Request) (Grant, []*problem.Many) {
-	domains := &problem.Many{Code: problem.BadDomain}
+func (i *Issuer) row(r Request) (Grant, []*problem.ValidationError) {
+	domains := &problem.ValidationError{Code: problem.BadDomain}
 	g := Grant{
 		ID:     "g_" + strings.ToLower(rand.Text()[:20]), // 100 bits: nobody guesses it, and it need not be secret
 		Tenant: r.Tenant, Operator: r.Operator, Origin: r.Origin, Access: string(r.Access),
@@ -66,7 +66,7 @@ func (i *Issuer) row(r Request) (Grant, []*problem.Many) {
 		g.Access = string(AccessTools)
 	}
 
-	limits := &problem.Many{Code: problem.BadLimit}
+	limits := &problem.ValidationError{Code: problem.BadLimit}
 	ttl := r.TTL
 	switch {
 	case ttl == 0:
@@ -79,7 +79,7 @@ func (i *Issuer) row(r Request) (Grant, []*problem.Many) {
 	g.IssuedAt = store.Microsecond(i.o.Now())
 	g.NotBefore, g.ExpiresAt = g.IssuedAt, store.Microsecond(g.IssuedAt.Add(ttl))
 
-	rest := &problem.Many{Code: problem.BadRequest}
+	rest := &problem.ValidationError{Code: problem.BadRequest}
 	if a := Access(g.Access); a != AccessTools && a != AccessCDP {
 		rest.Add("access", "is %s, and must be %s or %s", texts.Quote(g.Access, 80), AccessTools, AccessCDP)
 	}
@@ -91,12 +91,12 @@ func (i *Issuer) row(r Request) (Grant, []*problem.Many) {
 			rest.Add(part.field, "is %s, and must be a name", texts.Quote(part.value, 80))
 		}
 	}
-	return g, []*problem.Many{domains, limits, rest}
+	return g, []*problem.ValidationError{domains, limits, rest}
 }
 
 // flaws is one list of several; the code is that of the first that has any.
-func flaws(lists ...*problem.Many) error {
-	all := &problem.Many{}
+func flaws(lists ...*problem.ValidationError) error {
+	all := &problem.ValidationError{}
 	for _, list := range lists {
 		if all.Code == "" && len(list.Flaws) > 0 {
 			all.Code = list.Code

@@ -153,7 +153,7 @@ func TestRefusedRequests(t *testing.T) {
 func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 	w := newWorld(t)
 	_, _, err := w.Issue(t.Context(), Request{Domains: []string{"*.example.com", "com"}, TTL: -1, Access: "all"})
-	var many *problem.Many
+	var many *problem.ValidationError
 	if !errors.As(err, &many) || len(many.Flaws) != 6 {
 		t.Errorf("got %v", err)
 	}
@@ -284,7 +284,7 @@ func TestState(t *testing.T) {
 
 func TestOptionsAreChecked(t *testing.T) {
 	_, err := New(Options{})
-	var many *problem.Many
+	var many *problem.ValidationError
 	if !errors.As(err, &many) || len(many.Flaws) != 9 {
 		t.Errorf("got %v", err)
 	}

@@ -99,14 +99,14 @@ func NewPermissionID() string { return "perm_" + strings.ToLower(rand.Text()[:20
 // permission is what a request asks for. Everything that is wrong is reported at once.
 func (i *Issuer) permission(r PermissionRequest) (Permission, error) {
 	g, wrong := i.row(Request{Tenant: r.Tenant, Operator: r.Operator, Domains: []string{r.Domain}, EgressDomains: r.EgressDomains, Access: r.Access})
-	limits := &problem.Many{Code: problem.BadLimit}
+	limits := &problem.ValidationError{Code: problem.BadLimit}
 	if r.Times != nil && (*r.Times < 1 || *r.Times > maxTimes) {
 		limits.Add("times", "is %d, and must be from 1 to %d", *r.Times, maxTimes)
 	}
 	if r.For < 0 || r.For > maxFor || r.For > 0 && r.For < time.Second {
 		limits.Add("for", "is %s, and must be from 1s to %s", r.For, maxFor)
 	}
-	rest := &problem.Many{Code: problem.BadRequest}
+	rest := &problem.ValidationError{Code: problem.BadRequest}
 	if p, bad := problem.As(r.Hours.Validate()); bad {
 		rest.AddFlaw(problem.Flaw{Field: "hours", Message: p.Message, Hint: p.Hint})
 	}

@@ -374,7 +374,7 @@ func TestPermissionRequestsAreChecked(t *testing.T) {
 	bad := permitting()
 	bad.Domain, bad.Access, bad.Ask, bad.Hours, bad.Times, bad.For = "www.example.com", "all", "often", "8-18", &none, -time.Second
 	_, _, err := w.Allow(t.Context(), bad)
-	var many *problem.Many
+	var many *problem.ValidationError
 	if !errors.As(err, &many) {
 		t.Fatal(err)
 	}

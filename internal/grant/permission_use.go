@@ -66,7 +66,7 @@ func (i *Issuer) Permitted(ctx context.Context, want Want) (Standing, error) {
 		request.EgressDomains = append(request.EgressDomains, p.EgressDomains...)
 		request.Operator = cmp.Or(request.Operator, p.By)
 	}
-	var wrong []*problem.Many
+	var wrong []*problem.ValidationError
 	out.Grant, wrong = i.row(request)
 	if err := flaws(wrong...); err != nil {
 		return Standing{}, fmt.Errorf("the permissions together are more than one grant can be: %w", err)

@@ -181,7 +181,7 @@ func TestConnectionsOfOneUserAreBounded(t *testing.T) {
 }
 
 func TestErrorsKeepTheirMeaningOverTheSocket(t *testing.T) {
-	flaws := &problem.Many{Code: problem.BadConfig, Flaws: []problem.Flaw{{Field: "a", Message: "b"}}}
+	flaws := &problem.ValidationError{Code: problem.BadConfig, Flaws: []problem.Flaw{{Field: "a", Message: "b"}}}
 	for _, c := range []struct {
 		name string
 		err  error

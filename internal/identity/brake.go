@@ -47,7 +47,7 @@ func proxyOf(ctx context.Context) netip.Addr {
 	return proxy
 }
 
-func (b Brake) validate(m *problem.Many) {
+func (b Brake) validate(m *problem.ValidationError) {
 	if b.Burst < 1 || b.Every <= 0 || b.Addresses < 1 {
 		m.Add("brake", "has a burst of %d, every %s, of %d addresses; each must be positive", b.Burst, b.Every, b.Addresses)
 	}

@@ -67,7 +67,7 @@ const DefaultRecheck = 5 * time.Second
 
 // Validate reports everything that is wrong.
 func (o Options) Validate() error {
-	m := &problem.Many{Code: problem.BadConfig}
+	m := &problem.ValidationError{Code: problem.BadConfig}
 	if o.Store == nil {
 		m.Add("store", "is missing")
 	}

@@ -337,11 +337,11 @@ func (s *Service) change(ctx context.Context, by identity.Principal, name string
 // Check is what is wrong with a declaration, as the mistake of a request and not of the configuration.
 func Check(server config.MCPServer) error {
 	err := server.Validate()
-	var many *problem.Many
+	var many *problem.ValidationError
 	if !errors.As(err, &many) {
 		return err
 	}
-	return &problem.Many{Code: problem.BadRequest, Flaws: many.Flaws}
+	return &problem.ValidationError{Code: problem.BadRequest, Flaws: many.Flaws}
 }
 
 func changed(err error, name string) error {

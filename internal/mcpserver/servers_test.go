@@ -140,7 +140,7 @@ func TestBadServersAreRefusedWithEverythingAtOnce(t *testing.T) {
 	w := newWorld(t)
 	_, err := w.Add(t.Context(), admin(), config.MCPServer{Name: "Bad", Command: []string{"relative"}, Allow: []string{"example.com"}})
 	if problem.CodeOf(err) != problem.BadRequest {
-		if many, ok := err.(*problem.Many); !ok || many.Code != problem.BadRequest || len(many.Flaws) != 3 {
+		if many, ok := err.(*problem.ValidationError); !ok || many.Code != problem.BadRequest || len(many.Flaws) != 3 {
 			t.Errorf("%v", err)
 		}
 	}

@@ -310,7 +310,7 @@ func (r MCPServerRequest) Server() (config.MCPServer, error) {
 	out := config.MCPServer{Name: r.Name, Command: r.Command, Tenants: r.Tenants, Template: r.Place, Agent: r.Agent, Env: r.Env, Tools: r.Tools, Resources: r.Resources, Prompts: r.Prompts,
 		Network: config.ServerNetwork(r.Network), Allow: r.Allow, Mounts: r.Mounts, Shared: r.Shared,
 		Limits: config.AgentLimits{CPU: r.Limits.CPU, Tasks: r.Limits.Tasks, Files: r.Limits.Files}}
-	wrong := &problem.Many{Code: problem.BadRequest}
+	wrong := &problem.ValidationError{Code: problem.BadRequest}
 	for field, size := range map[string]struct {
 		text string
 		into *config.Bytes

@@ -68,7 +68,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// As finds the outermost problem in err. A [Many] is found too, as one problem whose details hold the list.
+// As finds the outermost problem in err. A [ValidationError] is found too, as one problem whose details hold the list.
 func As(err error) (*Error, bool) {
 	var e *Error
 	if errors.As(err, &e) && e != nil {

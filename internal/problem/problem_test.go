@@ -52,7 +52,7 @@ func TestCodeOf(t *testing.T) {
 		{"canceled", fmt.Errorf("wait: %w", context.Canceled), Canceled},
 		{"problem around a deadline", Wrap(context.DeadlineExceeded, NavigationFailed, "", "x"), NavigationFailed},
 		{"anything else", errCause, Internal},
-		{"many", &Many{Code: BadConfig, Flaws: []Flaw{{Message: "x"}}}, BadConfig},
+		{"many", &ValidationError{Code: BadConfig, Flaws: []Flaw{{Message: "x"}}}, BadConfig},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -74,8 +74,8 @@ func TestWithLeavesTheOriginalAlone(t *testing.T) {
 	}
 }
 
-func TestManyIsNilUntilSomethingIsWrong(t *testing.T) {
-	m := &Many{Code: BadConfig}
+func TestAValidationErrorIsNilUntilSomethingIsWrong(t *testing.T) {
+	m := &ValidationError{Code: BadConfig}
 	if err := m.Err(); err != nil {
 		t.Fatalf("got %v", err)
 	}
@@ -85,8 +85,8 @@ func TestManyIsNilUntilSomethingIsWrong(t *testing.T) {
 	}
 }
 
-func TestManyKeepsNoMoreThanAnybodyReads(t *testing.T) {
-	m := &Many{Code: BadConfig}
+func TestAValidationErrorKeepsNoMoreThanAnybodyReads(t *testing.T) {
+	m := &ValidationError{Code: BadConfig}
 	for n := range 3 * mostFlaws {
 		if m.Full() != (n > mostFlaws) {
 			t.Fatalf("with %d flaws, full is %v", n, m.Full())
@@ -98,8 +98,8 @@ func TestManyKeepsNoMoreThanAnybodyReads(t *testing.T) {
 	}
 }
 
-func TestManyShowsEveryFlawWithItsPlace(t *testing.T) {
-	m := &Many{Code: BadConfig, Source: "clawjail.yml"}
+func TestAValidationErrorShowsEveryFlawWithItsPlace(t *testing.T) {
+	m := &ValidationError{Code: BadConfig, Source: "clawjail.yml"}
 	m.AddFlaw(Flaw{Field: "sesions", Line: 3, Column: 1, Message: "unknown key", Hint: "did you mean sessions?"})
 	m.Add("limits.cpu", "must be positive")
 	m.AddFlaw(Flaw{Message: "is empty"})
@@ -112,15 +112,15 @@ func TestManyShowsEveryFlawWithItsPlace(t *testing.T) {
 		t.Errorf("text (-want +got):\n%s", diff)
 	}
 
-	anonymous := &Many{}
+	anonymous := &ValidationError{}
 	anonymous.AddFlaw(Flaw{Line: 1, Column: 2, Message: "x"})
 	if got, want := anonymous.Error(), "line 1:2: x"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
-func TestManyIsFoundAsOneProblem(t *testing.T) {
-	m := &Many{Code: BadConfig, Hint: "correct the file"}
+func TestAValidationErrorIsFoundAsOneProblem(t *testing.T) {
+	m := &ValidationError{Code: BadConfig, Hint: "correct the file"}
 	m.Add("listen", "is not an address")
 	e, ok := As(fmt.Errorf("load configuration: %w", m.Err()))
 	if !ok {
@@ -133,7 +133,7 @@ func TestManyIsFoundAsOneProblem(t *testing.T) {
 	if diff := cmp.Diff(want, e); diff != "" {
 		t.Errorf("problem (-want +got):\n%s", diff)
 	}
-	var back *Many
+	var back *ValidationError
 	if !errors.As(m.Err(), &back) || back != m {
 		t.Error("the list itself is not found any more")
 	}

@@ -91,7 +91,7 @@ type plan struct {
 
 // plan validates a Request and fills in the defaults. Everything that is wrong is reported at once.
 func (s *Service) plan(r Request) (plan, error) {
-	flaws := problem.Many{Code: problem.BadRequest, Hint: "the fields and their values are in /openapi.json"}
+	flaws := problem.ValidationError{Code: problem.BadRequest, Hint: "the fields and their values are in /openapi.json"}
 	p := plan{tenant: r.Tenant, record: r.Record, label: r.Label, shape: shape{tenant: r.Tenant, template: r.Template, build: config.Browser(r.Browser)}}
 	p.accounts(r, &flaws)
 	switch r.Record {
@@ -136,7 +136,7 @@ func (s *Service) plan(r Request) (plan, error) {
 }
 
 // accounts reads what is about the accounts of a session.
-func (p *plan) accounts(r Request, flaws *problem.Many) {
+func (p *plan) accounts(r Request, flaws *problem.ValidationError) {
 	switch p.access = grant.Access(r.Access); p.access {
 	case "":
 		// There is nothing in a clean session that its agent may not have.
@@ -185,9 +185,9 @@ func (p *plan) accounts(r Request, flaws *problem.Many) {
 // configured is an error when limits are wider than those of the configuration, which agents may only narrow: the memory and
 // the processor of the host are everybody's.
 func (s *Service) configured(l jail.Limits) error {
-	var none problem.Many
+	var none problem.ValidationError
 	most := s.limits(LimitOverrides{}, &none)
-	flaws := problem.Many{Code: problem.BadLimit}
+	flaws := problem.ValidationError{Code: problem.BadLimit}
 	for _, limit := range []struct {
 		field    string
 		is, most int64
@@ -205,7 +205,7 @@ func (s *Service) configured(l jail.Limits) error {
 
 // limits are those of the configuration with what the caller wants instead. They are checked by themselves, so that
 // the message names the field as the caller wrote it.
-func (s *Service) limits(o LimitOverrides, flaws *problem.Many) jail.Limits {
+func (s *Service) limits(o LimitOverrides, flaws *problem.ValidationError) jail.Limits {
 	l := jail.Limits{
 		Memory:       int64(s.Limits.Memory),
 		MilliCPU:     int(math.Round(s.Limits.CPU * 1000)),

@@ -121,7 +121,7 @@ func (s *Service) choose(ctx context.Context, who identity.Principal, p plan) (m
 }
 
 // usual is the model of a task that names none: the first whose name an operator wrote as it is, else the only one.
-func (s *Service) usual(ctx context.Context, c gateway.Caller, view *egress.View, dialects []Dialect) (string, error) {
+func (s *Service) usual(ctx context.Context, c gateway.Caller, view *egress.EffectivePolicy, dialects []Dialect) (string, error) {
 	for _, p := range view.Providers() {
 		if !slices.ContainsFunc(dialects, func(d Dialect) bool { return d.wire() == p.Wire }) {
 			continue

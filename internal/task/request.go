@@ -57,7 +57,7 @@ type plan struct {
 
 // plan validates a Request. Everything that is wrong is reported at once.
 func (r Request) plan() (plan, error) {
-	flaws := problem.Many{Code: problem.BadRequest, Hint: "the fields and their values are in docs/run-task.md"}
+	flaws := problem.ValidationError{Code: problem.BadRequest, Hint: "the fields and their values are in docs/run-task.md"}
 	p := plan{goal: strings.TrimSpace(r.Goal), url: r.URL, model: r.Model, dialect: r.Dialect, pictures: r.Pictures, steps: r.MaxSteps,
 		tokens: r.MaxTokens, timeout: r.Timeout, session: r.Session}
 	if p.goal == "" {

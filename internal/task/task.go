@@ -63,7 +63,7 @@ type Options struct {
 	// Left is how long something may still run for an agent, or why nothing may.
 	Left func(context.Context, identity.Agent) (time.Duration, error)
 	// Views is what a caller of the gateway may.
-	Views func(gateway.Caller) *egress.View
+	Views func(gateway.Caller) *egress.EffectivePolicy
 	Audit audit.Records
 	Log   *slog.Logger
 }

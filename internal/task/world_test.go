@@ -374,7 +374,7 @@ func newWorld(t *testing.T) *world {
 	must(err)
 	closing(func() error { w.book.Close(); return nil })
 
-	views := func(c gateway.Caller) *egress.View { return w.book.View(access.Who(c)) }
+	views := func(c gateway.Caller) *egress.EffectivePolicy { return w.book.View(access.Who(c)) }
 	exit, err := gateway.New(gateway.Config{Records: auditlog.New(w.log), Networks: func() *netguard.Networks { return netguard.NewNetworks(nil, nil) },
 		Limits: gateway.DefaultLimits(), Logger: log, Policy: func(c gateway.Caller) *policy.Compiled { return views(c).Proxy() },
 		Used: func(ctx context.Context, rule string) (bool, bool) {

@@ -176,7 +176,7 @@ type Store struct {
 
 // New checks the configuration and makes a Store. It touches no disk.
 func New(c Config) (*Store, error) {
-	flaws := problem.Many{Code: problem.BadConfig, Source: "templates"}
+	flaws := problem.ValidationError{Code: problem.BadConfig, Source: "templates"}
 	if !filepath.IsAbs(c.Dir) {
 		flaws.Add("dir", "the folder of templates must be an absolute path, not %q", c.Dir)
 	}

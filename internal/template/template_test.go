@@ -48,7 +48,7 @@ func TestSources(t *testing.T) {
 
 func TestConfigurationIsCheckedAsAWhole(t *testing.T) {
 	_, err := New(Config{Dir: "relative", Cache: "too"})
-	var many *problem.Many
+	var many *problem.ValidationError
 	if !errors.As(err, &many) || len(many.Flaws) != 3 {
 		t.Errorf("got %v", err)
 	}

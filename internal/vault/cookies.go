@@ -53,7 +53,7 @@ type Rules struct {
 	MaxLeases int
 }
 
-func (r Rules) check(wrong *problem.Many) {
+func (r Rules) check(wrong *problem.ValidationError) {
 	if r.MaxLeases < 1 || r.MaxLeases > maxLeases {
 		wrong.Add("max_sessions", "must be from 1 to %d", maxLeases)
 	}
@@ -82,12 +82,12 @@ type SignedIn struct {
 
 // Check reports everything that is wrong with it for an account of a domain, with the code bad_request.
 func (i SignedIn) Check(domain string) error {
-	wrong := &problem.Many{Code: problem.BadRequest}
+	wrong := &problem.ValidationError{Code: problem.BadRequest}
 	i.check(domain, wrong)
 	return wrong.Err()
 }
 
-func (i SignedIn) check(domain string, wrong *problem.Many) {
+func (i SignedIn) check(domain string, wrong *problem.ValidationError) {
 	if i.Page != "" {
 		page, err := url.Parse(i.Page)
 		if err != nil || page.Scheme != "https" && page.Scheme != "http" || page.User != nil || !printable(i.Page, longPage) ||
@@ -224,7 +224,7 @@ func (v *Vault) nextSet(ctx context.Context, n NewCookies) (store.CookieSet, err
 }
 
 func (v *Vault) check(n NewCookies) error {
-	wrong := &problem.Many{Code: problem.BadCookie, Source: "cookies of " + cookies.Printable(n.Domain)}
+	wrong := &problem.ValidationError{Code: problem.BadCookie, Source: "cookies of " + cookies.Printable(n.Domain)}
 	if domain, err := cookies.RegistrableDomain(n.Domain); err != nil || domain != n.Domain {
 		return problem.New(problem.BadDomain, "name a registrable domain, such as example.com", "%s is not a registrable domain", cookies.Printable(n.Domain))
 	}
@@ -401,7 +401,7 @@ func (v *Vault) DeleteCookies(ctx context.Context, tenant, domain string) error 
 
 // SetRules changes the rules of a set and leaves its cookies alone.
 func (v *Vault) SetRules(ctx context.Context, tenant, domain string, r Rules) error {
-	wrong := &problem.Many{Code: problem.BadRequest}
+	wrong := &problem.ValidationError{Code: problem.BadRequest}
 	if r.check(wrong); wrong.Err() != nil {
 		return wrong
 	}

@@ -24,7 +24,7 @@ type SecretName struct {
 }
 
 func (n SecretName) check() error {
-	wrong := &problem.Many{Code: problem.BadSecret}
+	wrong := &problem.ValidationError{Code: problem.BadSecret}
 	if n.Tenant == "" {
 		wrong.Add("tenant", "is missing")
 	}

@@ -61,7 +61,7 @@ type Options struct {
 
 // Validate reports everything that is wrong at once.
 func (o Options) Validate() error {
-	wrong := &problem.Many{Code: problem.BadConfig}
+	wrong := &problem.ValidationError{Code: problem.BadConfig}
 	if !filepath.IsAbs(o.KeyFile) {
 		wrong.Add("vault.key_file", "must be an absolute path")
 	}

@@ -11,7 +11,7 @@ import (
 
 // Validate refuses origins that are not of a registrable domain, or more than is stored. The code is bad_storage.
 func Validate(list []Origin, domain string) error {
-	wrong := &problem.Many{Code: problem.BadStorage, Source: "storage of " + cookies.Printable(domain)}
+	wrong := &problem.ValidationError{Code: problem.BadStorage, Source: "storage of " + cookies.Printable(domain)}
 	if len(list) > MaxOrigins {
 		wrong.Add("origins", "are %d, more than %d", len(list), MaxOrigins)
 		return wrong
@@ -34,7 +34,7 @@ func Validate(list []Origin, domain string) error {
 	return wrong.Err()
 }
 
-func (o Origin) check(wrong *problem.Many, field string) {
+func (o Origin) check(wrong *problem.ValidationError, field string) {
 	if len(o.Local) > MaxItems {
 		wrong.Add(field, "has %d entries, more than %d", len(o.Local), MaxItems)
 		return
@@ -60,7 +60,7 @@ func (o Origin) check(wrong *problem.Many, field string) {
 	}
 }
 
-func (o Origin) checkDatabases(wrong *problem.Many, field string) {
+func (o Origin) checkDatabases(wrong *problem.ValidationError, field string) {
 	if len(o.Databases) > MaxDatabases {
 		wrong.Add(field, "has %d databases, more than %d", len(o.Databases), MaxDatabases)
 		return

@@ -165,7 +165,7 @@ func (x *exit) open(ca *x509.CertPool) {
 	must(err)
 
 	who := func(c gateway.Caller) egress.Who { return egress.Who{Tenant: c.Tenant, Agent: c.Agent, Base: c.Policy} }
-	views := func(c gateway.Caller) *egress.View { return book.View(who(c)) }
+	views := func(c gateway.Caller) *egress.EffectivePolicy { return book.View(who(c)) }
 	mux := http.NewServeMux()
 	log := slog.New(slog.NewTextHandler(x.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	x.gateway, err = gateway.New(gateway.Config{

@@ -51,7 +51,7 @@ type Options struct {
 
 // Validate says everything that is wrong with the options.
 func (o Options) Validate() error {
-	bad := problem.Many{Code: problem.BadRequest}
+	bad := problem.ValidationError{Code: problem.BadRequest}
 	if err := jail.ValidAgentName(o.Tenant); err != nil {
 		bad.Add("tenant", "%s", err)
 	}

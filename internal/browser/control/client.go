@@ -162,7 +162,7 @@ func ReadProblem(data []byte) (p *problem.Error, ok bool) {
 	out := problem.New(in.Code, in.Hint, "%s", in.Detail)
 	out.Details = in.Details
 	if len(in.Errors) > 0 {
-		out = out.With("errors", in.Errors) // as a problem.Many has them
+		out = out.With("errors", in.Errors) // as a problem.ValidationError has them
 	}
 	if in.Code == problem.BadUsage {
 		out.Code = problem.BadRequest // usage is what was typed here

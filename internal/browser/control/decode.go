@@ -44,7 +44,7 @@ func (r Route) Decode(req *http.Request) (browser.Operation, error) {
 const maxParameters = 32
 
 func (r Route) decodeQuery(query url.Values, into reflect.Value) error {
-	flaws := problem.Many{Code: problem.BadRequest, Hint: "the parameters are in docs/browser.md, and in /openapi.json of a control plane"}
+	flaws := problem.ValidationError{Code: problem.BadRequest, Hint: "the parameters are in docs/browser.md, and in /openapi.json of a control plane"}
 	known := r.InQuery()
 	names := make([]string, 0, len(query))
 	for name := range query {

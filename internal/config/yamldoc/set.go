@@ -19,7 +19,7 @@ func Quote(text string) string { return strconv.Quote(text) }
 // the scalar as it is to be written. Comments, order and everything else of the file stay as they are. A file that is
 // written in a way in which that cannot be done is an error, and so is one that [Read] refuses.
 func Set(data []byte, value string, path ...string) ([]byte, error) {
-	d := &Document{flaws: problem.Many{Code: problem.BadConfig}, positions: map[string]position{}, flawed: map[string]bool{}}
+	d := &Document{flaws: problem.ValidationError{Code: problem.BadConfig}, positions: map[string]position{}, flawed: map[string]bool{}}
 	root := d.parse(data)
 	if err := d.Err(); err != nil {
 		return nil, err

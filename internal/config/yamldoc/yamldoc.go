@@ -23,7 +23,7 @@ import (
 
 // Document is a file that has been read, with everything that is wrong with it.
 type Document struct {
-	flaws     problem.Many
+	flaws     problem.ValidationError
 	positions map[string]position
 	flawed    map[string]bool // fields that could not be read
 }
@@ -42,7 +42,7 @@ const (
 // empty map. When the syntax is wrong, read is called with an empty map.
 func Read(source string, data []byte, read func(*Map)) *Document {
 	d := &Document{
-		flaws:     problem.Many{Code: problem.BadConfig, Source: source},
+		flaws:     problem.ValidationError{Code: problem.BadConfig, Source: source},
 		positions: map[string]position{},
 		flawed:    map[string]bool{},
 	}
@@ -50,7 +50,7 @@ func Read(source string, data []byte, read func(*Map)) *Document {
 	return d
 }
 
-// Err is nil, or a *problem.Many with every flaw in the order of the file.
+// Err is nil, or a *problem.ValidationError with every flaw in the order of the file.
 func (d *Document) Err() error {
 	slices.SortStableFunc(d.flaws.Flaws, func(a, b problem.Flaw) int {
 		if (a.Line == 0) != (b.Line == 0) {

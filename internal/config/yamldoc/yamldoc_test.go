@@ -16,7 +16,7 @@ func flawsOf(t *testing.T, d *Document) []problem.Flaw {
 	if err == nil {
 		return nil
 	}
-	var many *problem.Many
+	var many *problem.ValidationError
 	if !errors.As(err, &many) {
 		t.Fatalf("got a %T", err)
 	}

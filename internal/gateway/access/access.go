@@ -25,7 +25,7 @@ import (
 
 // Sender makes requests for callers. *gateway.Gateway is one.
 type Sender interface {
-	Send(ctx context.Context, e gateway.Errand, r *http.Request) (*http.Response, *problem.Error)
+	Send(ctx context.Context, e gateway.OutboundRequest, r *http.Request) (*http.Response, *problem.Error)
 	Take(c gateway.Caller, s gateway.Surface) *problem.Error
 }
 
@@ -34,7 +34,7 @@ type Secrets interface {
 	UseSecret(ctx context.Context, n vault.SecretName, to vault.Destination, use func(secret.Value) error) error
 }
 
-// View is what a caller may. *egress.View is one.
+// View is what a caller may. *egress.EffectivePolicy is one.
 type View interface {
 	// Tool decides about execute for a service, ToolNaming about what its credential may go with.
 	Tool(service string) *policy.Compiled
@@ -45,7 +45,7 @@ type View interface {
 // Options of a surface. All are required, except Used.
 type Options struct {
 	Gateway Sender
-	Views   func(gateway.Caller) *egress.View
+	Views   func(gateway.Caller) *egress.EffectivePolicy
 	Secrets Secrets
 	// Used is told which secret has gone into a request. It must return at once.
 	Used func(vault.SecretName)

@@ -36,7 +36,7 @@ func NewCredential(o Options, c gateway.Caller, name string, how egress.Injectio
 // Needed says whether there is anything to inject.
 func (c *Credential) Needed() bool { return c.how.Type != egress.InjectNone }
 
-// Into returns what puts the credential into a request; see [gateway.Errand].
+// Into returns what puts the credential into a request; see [gateway.OutboundRequest].
 func (c *Credential) Into(ctx context.Context) func(*http.Request) error {
 	if !c.Needed() {
 		return nil

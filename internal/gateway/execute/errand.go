@@ -93,7 +93,7 @@ func (e *errand) send() (*http.Response, *problem.Error) {
 		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 		r.Body = io.NopCloser(bytes.NewReader(body))
 	}
-	out := gateway.Errand{
+	out := gateway.OutboundRequest{
 		Caller: e.caller, Surface: gateway.SurfaceExecute, Permit: e.permit, Service: e.service,
 		HeaderTimeout: longestTime, IdleTimeout: longestTime, Lifetime: longestTime,
 	}

@@ -114,7 +114,7 @@ func newWhole(t *testing.T, answer http.HandlerFunc) *whole {
 	})
 	must(t, err)
 	handler, err = New(Options{Book: w.book, Options: access.Options{
-		Gateway: g, Views: func(c gateway.Caller) *egress.View { return w.book.View(access.Who(c)) }, Secrets: w.world,
+		Gateway: g, Views: func(c gateway.Caller) *egress.EffectivePolicy { return w.book.View(access.Who(c)) }, Secrets: w.world,
 		Log: slog.New(slog.NewTextHandler(w.log, nil)), Now: time.Now,
 	}})
 	must(t, err)

@@ -73,7 +73,7 @@ func (o Options) Validate() error {
 	return err
 }
 
-// view is the part of *egress.View that is asked here.
+// view is the part of *egress.EffectivePolicy that is asked here.
 type view interface {
 	Provider(wire egress.Wire, model string) (egress.Provider, *policy.Compiled, bool)
 	Providers() []egress.Provider

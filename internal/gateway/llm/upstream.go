@@ -179,7 +179,7 @@ func keyProblem(err error, p egress.Provider) *problem.Error {
 	}
 }
 
-// inject is gateway.Errand's Inject.
+// inject is gateway.OutboundRequest's Inject.
 func (k *keyUse) inject(r *http.Request) error {
 	k.err = nil
 	if k.none {
@@ -249,7 +249,7 @@ func (h *Handler) send(ctx context.Context, c call) (resp *http.Response, sent b
 	// An answer that is counted and scrubbed has to be readable.
 	r.Header.Set("Accept-Encoding", "identity")
 	scrub.PrepareRequest(r.Header, scrubOptions())
-	errand := gateway.Errand{
+	errand := gateway.OutboundRequest{
 		Caller: c.caller, Surface: gateway.SurfaceLLM, Permit: c.permit, Service: c.provider.Name, Credential: !c.key.none,
 		Inject: c.key.inject, Lifetime: lifetime,
 	}

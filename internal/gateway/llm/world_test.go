@@ -49,7 +49,7 @@ type world struct {
 	providers []egress.Provider
 	requests  []*http.Request // what the provider got, bodies read
 	bodies    []string
-	errands   []gateway.Errand
+	errands   []gateway.OutboundRequest
 	answer    http.HandlerFunc
 	refusal   *problem.Error                     // of Send, before anything is sent
 	limited   *problem.Error                     // of Take
@@ -172,7 +172,7 @@ func (g fakeGateway) Take(gateway.Caller, gateway.Surface) *problem.Error {
 	return g.w.limited
 }
 
-func (g fakeGateway) Send(ctx context.Context, e gateway.Errand, r *http.Request) (*http.Response, *problem.Error) {
+func (g fakeGateway) Send(ctx context.Context, e gateway.OutboundRequest, r *http.Request) (*http.Response, *problem.Error) {
 	g.w.mu.Lock()
 	g.w.errands = append(g.w.errands, e)
 	refusal := g.w.refusal
@@ -229,7 +229,7 @@ func newWorld(t testing.TB, answer http.HandlerFunc) *world {
 		w.secrets[vault.SecretName{Tenant: "default", Service: string(wire)}] = canary
 	}
 	h, err := New(Options{Book: w.book, Options: access.Options{
-		Gateway: fakeGateway{w}, Views: func(gateway.Caller) *egress.View { return nil }, Secrets: w,
+		Gateway: fakeGateway{w}, Views: func(gateway.Caller) *egress.EffectivePolicy { return nil }, Secrets: w,
 		Used: func(n vault.SecretName) { w.mu.Lock(); w.used = append(w.used, n); w.mu.Unlock() },
 		Log:  slog.New(slog.NewTextHandler(w.log, nil)), Now: w.clock,
 	}})

@@ -267,7 +267,7 @@ type transport struct{ gateway access.Sender }
 // RoundTrip implements http.RoundTripper.
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	q := requestOf(r.Context())
-	resp, refusal := t.gateway.Send(r.Context(), gateway.Errand{
+	resp, refusal := t.gateway.Send(r.Context(), gateway.OutboundRequest{
 		Caller: q.caller, Surface: gateway.SurfaceService, Permit: q.permit, Service: q.service.Name,
 		Path: q.shown(), Credential: q.credential.Needed(), EncodedSlash: q.slashes(), Inject: q.credential.Into(r.Context()),
 	}, r)

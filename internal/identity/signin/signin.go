@@ -101,7 +101,7 @@ const (
 
 // Validate reports everything that is wrong.
 func (o Options) Validate() error {
-	m := &problem.Many{Code: problem.BadConfig}
+	m := &problem.ValidationError{Code: problem.BadConfig}
 	if o.Store == nil {
 		m.Add("store", "is missing")
 	}

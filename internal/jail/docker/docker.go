@@ -76,7 +76,7 @@ func Subnets() []netip.Prefix {
 
 // Validate fills in defaults and reports everything that is wrong at once.
 func (o *Options) Validate() error {
-	bad := problem.Many{Code: problem.BadConfig}
+	bad := problem.ValidationError{Code: problem.BadConfig}
 	if _, err := jail.ParseInstallation(string(o.Installation)); err != nil {
 		bad.Add("installation", "%v", err)
 	}

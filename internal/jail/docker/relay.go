@@ -61,7 +61,7 @@ const (
 	relayTasks  = 64
 )
 
-func (r *Relay) validate(bad *problem.Many) {
+func (r *Relay) validate(bad *problem.ValidationError) {
 	for name, path := range map[string]string{"key": r.KeyFile, "binary": r.Binary} {
 		if !filepath.IsAbs(path) {
 			bad.Add("relay."+name, "%q is not an absolute path", path)

@@ -27,7 +27,7 @@ type FirewallConfig struct {
 
 // Validate reports everything that is wrong at once.
 func (c FirewallConfig) Validate() error {
-	bad := problem.Many{Code: problem.BadConfig}
+	bad := problem.ValidationError{Code: problem.BadConfig}
 	if _, err := jail.ParseInstallation(string(c.Installation)); err != nil {
 		bad.Add("installation", "%v", err)
 	}

@@ -31,7 +31,7 @@ type NetworkConfig struct {
 
 // Validate reports everything that is wrong at once.
 func (c NetworkConfig) Validate() error {
-	bad := problem.Many{Code: problem.BadConfig}
+	bad := problem.ValidationError{Code: problem.BadConfig}
 	if _, err := jail.ParseInstallation(string(c.Installation)); err != nil {
 		bad.Add("installation", "%v", err)
 	}

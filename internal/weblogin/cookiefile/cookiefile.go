@@ -49,7 +49,7 @@ type Options struct {
 
 // Validate reports everything that is wrong at once.
 func (o Options) Validate() error {
-	wrong := &problem.Many{Code: problem.BadDomain, Hint: "name registrable domains, such as example.com"}
+	wrong := &problem.ValidationError{Code: problem.BadDomain, Hint: "name registrable domains, such as example.com"}
 	if len(o.Domains) == 0 {
 		wrong.Add("domain", "is missing")
 	}

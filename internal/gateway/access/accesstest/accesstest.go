@@ -33,7 +33,7 @@ type World struct {
 	mu    sync.Mutex // guards what follows
 	steps []string
 	hosts map[string]string
-	sent  []gateway.Errand
+	sent  []gateway.OutboundRequest
 	used  []vault.SecretName
 
 	// Secrets are the vault's, by service.
@@ -77,7 +77,7 @@ func New(t testing.TB) *World {
 // Options are those of a surface in this world. Views is never asked: tests set what it would return.
 func (w *World) Options() access.Options {
 	return access.Options{
-		Gateway: w, Views: func(gateway.Caller) *egress.View { return nil }, Secrets: w,
+		Gateway: w, Views: func(gateway.Caller) *egress.EffectivePolicy { return nil }, Secrets: w,
 		Used: func(n vault.SecretName) { w.mu.Lock(); defer w.mu.Unlock(); w.used = append(w.used, n) },
 		Log:  slog.New(slog.DiscardHandler), Now: time.Now,
 	}
@@ -158,7 +158,7 @@ func (w *World) Steps() []string {
 }
 
 // Sent are the errands that were sent.
-func (w *World) Sent() []gateway.Errand {
+func (w *World) Sent() []gateway.OutboundRequest {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.sent)
@@ -178,7 +178,7 @@ func (w *World) Take(gateway.Caller, gateway.Surface) *problem.Error {
 }
 
 // Send implements access.Sender in the order of the gateway.
-func (w *World) Send(ctx context.Context, e gateway.Errand, r *http.Request) (*http.Response, *problem.Error) {
+func (w *World) Send(ctx context.Context, e gateway.OutboundRequest, r *http.Request) (*http.Response, *problem.Error) {
 	w.step("decide " + r.URL.Scheme + "://" + r.URL.Host + r.URL.EscapedPath())
 	w.mu.Lock()
 	w.sent = append(w.sent, e)

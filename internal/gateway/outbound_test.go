@@ -76,7 +76,7 @@ func TestAnErrandIsRecordedBeforeItIsDialled(t *testing.T) {
 	r.Header.Set("X-Forwarded-For", "1.1.1.1")
 	r.Header.Set("Proxy-Authorization", "Bearer x")
 	injected := false
-	resp, refusal := w.g.Send(t.Context(), Errand{
+	resp, refusal := w.g.Send(t.Context(), OutboundRequest{
 		Caller: Caller{Agent: "one", Tenant: "default", Actor: "agent:one"}, Surface: SurfaceService, Permit: may, Service: "corp", Credential: true,
 		Inject: func(r *http.Request) error {
 			if n := len(w.recorded()); n != 1 {
@@ -146,7 +146,7 @@ func TestErrandsThatAreRefusedSendNothing(t *testing.T) {
 		{"no host", "http:///x", open, problem.BadHost},
 	} {
 		r := request(t, "GET", c.url, "")
-		_, refusal := w.g.Send(t.Context(), Errand{Caller: Caller{Agent: "one"}, Surface: SurfaceExecute, Permit: c.may,
+		_, refusal := w.g.Send(t.Context(), OutboundRequest{Caller: Caller{Agent: "one"}, Surface: SurfaceExecute, Permit: c.may,
 			Inject: func(*http.Request) error { t.Errorf("%s: the credential was put in", c.name); return nil }}, r)
 		if refusal == nil || refusal.Code != c.code || refusal.Hint == "" {
 			t.Errorf("%s: %v", c.name, refusal)
@@ -161,7 +161,7 @@ func TestErrandsThatAreRefusedSendNothing(t *testing.T) {
 	w.recErr.Store(&full)
 	s := web(t, func(http.ResponseWriter, *http.Request) { t.Error("sent without a record") })
 	may, _ := leading(t, "api.corp", s.Listener.Addr())
-	_, refusal := w.g.Send(t.Context(), Errand{Surface: SurfaceLLM, Permit: may}, request(t, "GET", "http://api.corp:"+port(s.Listener.Addr())+"/", ""))
+	_, refusal := w.g.Send(t.Context(), OutboundRequest{Surface: SurfaceLLM, Permit: may}, request(t, "GET", "http://api.corp:"+port(s.Listener.Addr())+"/", ""))
 	if refusal == nil || refusal.Code != problem.AuditUnavailable {
 		t.Errorf("%v", refusal)
 	}
@@ -181,7 +181,7 @@ func TestAnErrandSpeaksTLSWithTrustedServersOnly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, c.config)
 			may, _ := leading(t, "example.com", s.Listener.Addr()) // a name of the test certificate
-			resp, refusal := w.g.Send(t.Context(), Errand{Surface: SurfaceService, Permit: may,
+			resp, refusal := w.g.Send(t.Context(), OutboundRequest{Surface: SurfaceService, Permit: may,
 				Inject: func(*http.Request) error {
 					if c.code != "" {
 						t.Error("the credential was put in for a server that is not trusted")
@@ -226,7 +226,7 @@ func TestErrandsUseConnectionsAgainWithARecordEach(t *testing.T) {
 	may, _ := leading(t, "api.corp", s.Listener.Addr())
 	w.admitAgent(jailA, "one", policy.Only())
 	for n := range 3 {
-		resp, refusal := w.g.Send(w.jailed(jailA), Errand{Caller: Caller{Agent: "one", Jail: "a" + jailA}, Surface: SurfaceLLM, Permit: may},
+		resp, refusal := w.g.Send(w.jailed(jailA), OutboundRequest{Caller: Caller{Agent: "one", Jail: "a" + jailA}, Surface: SurfaceLLM, Permit: may},
 			request(t, "POST", "http://api.corp:"+port(s.Listener.Addr())+"/", "x"))
 		if refusal != nil {
 			t.Fatal(n, refusal)
@@ -241,7 +241,7 @@ func TestErrandsUseConnectionsAgainWithARecordEach(t *testing.T) {
 	}
 	// The server closes what waits; the next request finds out, and gets through with a record of its own.
 	s.CloseClientConnections()
-	resp, refusal := w.g.Send(w.jailed(jailA), Errand{Caller: Caller{Agent: "one", Jail: "a" + jailA}, Surface: SurfaceLLM, Permit: may},
+	resp, refusal := w.g.Send(w.jailed(jailA), OutboundRequest{Caller: Caller{Agent: "one", Jail: "a" + jailA}, Surface: SurfaceLLM, Permit: may},
 		request(t, "GET", "http://api.corp:"+port(s.Listener.Addr())+"/", ""))
 	if refusal != nil {
 		t.Fatal(refusal)
@@ -250,7 +250,7 @@ func TestErrandsUseConnectionsAgainWithARecordEach(t *testing.T) {
 	// An agent outside of all jails keeps nothing.
 	before := connections.Load()
 	for range 2 {
-		resp, refusal := w.g.Send(t.Context(), Errand{Caller: Caller{Agent: "two"}, Surface: SurfaceLLM, Permit: may},
+		resp, refusal := w.g.Send(t.Context(), OutboundRequest{Caller: Caller{Agent: "two"}, Surface: SurfaceLLM, Permit: may},
 			request(t, "GET", "http://api.corp:"+port(s.Listener.Addr())+"/", ""))
 		if refusal != nil {
 			t.Fatal(refusal)
@@ -274,7 +274,7 @@ func TestRequestsSeenAreNeverMoreThanIntents(t *testing.T) {
 	may, _ := leading(t, "api.corp", s.Listener.Addr())
 	w.admitAgent(jailA, "one", policy.Only())
 	for range 10 {
-		resp, refusal := w.g.Send(w.jailed(jailA), Errand{Caller: Caller{Agent: "one", Jail: "a" + jailA}, Surface: SurfaceLLM, Permit: may},
+		resp, refusal := w.g.Send(w.jailed(jailA), OutboundRequest{Caller: Caller{Agent: "one", Jail: "a" + jailA}, Surface: SurfaceLLM, Permit: may},
 			request(t, "GET", "http://api.corp:"+port(s.Listener.Addr())+"/", ""))
 		if refusal == nil {
 			finish(t, resp)
@@ -290,15 +290,15 @@ func TestErrandsEndWhenTheyAreLateOrSilent(t *testing.T) {
 	var release chan struct{}
 	for name, c := range map[string]struct {
 		serve  http.HandlerFunc
-		errand Errand
+		errand OutboundRequest
 		code   string // of a refusal; otherwise the body breaks off
 	}{
-		"no header": {func(http.ResponseWriter, *http.Request) { <-release }, Errand{HeaderTimeout: 200 * time.Millisecond}, problem.Timeout},
+		"no header": {func(http.ResponseWriter, *http.Request) { <-release }, OutboundRequest{HeaderTimeout: 200 * time.Millisecond}, problem.Timeout},
 		"silence": {func(w http.ResponseWriter, _ *http.Request) {
 			io.WriteString(w, "begin")
 			http.NewResponseController(w).Flush()
 			<-release
-		}, Errand{IdleTimeout: 500 * time.Millisecond}, ""},
+		}, OutboundRequest{IdleTimeout: 500 * time.Millisecond}, ""},
 		"age": {func(w http.ResponseWriter, r *http.Request) {
 			for r.Context().Err() == nil {
 				io.WriteString(w, "more")
@@ -310,7 +310,7 @@ func TestErrandsEndWhenTheyAreLateOrSilent(t *testing.T) {
 				case <-time.After(time.Millisecond):
 				}
 			}
-		}, Errand{Lifetime: time.Second}, ""}, // in which its header comes
+		}, OutboundRequest{Lifetime: time.Second}, ""}, // in which its header comes
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

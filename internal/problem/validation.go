@@ -18,9 +18,9 @@ type Flaw struct {
 	Hint string `json:"hint,omitempty"`
 }
 
-// Many collects everything that is wrong with one input, so that it is reported at once and not one by one.
-// The zero value with a Code is ready; [Many.Err] is nil until something was added. It keeps mostFlaws, and says that there are more.
-type Many struct {
+// ValidationError collects everything that is wrong with one input, so that it is reported at once and not one by one.
+// The zero value with a Code is ready; [ValidationError.Err] is nil until something was added. It keeps mostFlaws, and says that there are more.
+type ValidationError struct {
 	// Code is the code of the whole, for example [BadConfig].
 	Code string
 	// Source is the name of the input, a file name mostly. It may be empty.
@@ -32,7 +32,7 @@ type Many struct {
 }
 
 // Add reports a flaw of a field.
-func (m *Many) Add(field, format string, args ...any) {
+func (m *ValidationError) Add(field, format string, args ...any) {
 	m.AddFlaw(Flaw{Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
@@ -40,7 +40,7 @@ func (m *Many) Add(field, format string, args ...any) {
 const mostFlaws = 1000
 
 // AddFlaw reports a flaw.
-func (m *Many) AddFlaw(flaw Flaw) {
+func (m *ValidationError) AddFlaw(flaw Flaw) {
 	switch n := len(m.Flaws); {
 	case n == mostFlaws:
 		flaw = Flaw{Message: "there are more mistakes"}
@@ -51,10 +51,10 @@ func (m *Many) AddFlaw(flaw Flaw) {
 }
 
 // Full says that no more flaws are kept: whoever looks for more can stop.
-func (m *Many) Full() bool { return len(m.Flaws) > mostFlaws }
+func (m *ValidationError) Full() bool { return len(m.Flaws) > mostFlaws }
 
 // Err is nil when nothing was added, else m itself.
-func (m *Many) Err() error {
+func (m *ValidationError) Err() error {
 	if m == nil || len(m.Flaws) == 0 {
 		return nil
 	}
@@ -62,7 +62,7 @@ func (m *Many) Err() error {
 }
 
 // Error has one line per flaw, in the form that editors understand: file:line:column: field: message (hint).
-func (m *Many) Error() string {
+func (m *ValidationError) Error() string {
 	lines := make([]string, len(m.Flaws))
 	for i, flaw := range m.Flaws {
 		lines[i] = m.line(flaw)
@@ -70,7 +70,7 @@ func (m *Many) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-func (m *Many) line(flaw Flaw) string {
+func (m *ValidationError) line(flaw Flaw) string {
 	var b strings.Builder
 	b.WriteString(m.Source)
 	if flaw.Line > 0 {
@@ -98,7 +98,7 @@ func (m *Many) line(flaw Flaw) string {
 
 // As makes [As] and errors.As find the list as one [Error], so that a face that knows nothing of lists still answers
 // with the right code. The flaws are its detail "errors".
-func (m *Many) As(target any) bool {
+func (m *ValidationError) As(target any) bool {
 	out, ok := target.(**Error)
 	if !ok || m == nil {
 		return false

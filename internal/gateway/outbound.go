@@ -19,9 +19,9 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// Errand is a request that the gateway makes itself because a caller asked for it on one of the surfaces that know what
+// OutboundRequest is a request that the gateway makes itself because a caller asked for it on one of the surfaces that know what
 // they carry: execute, service routes, model endpoints.
-type Errand struct {
+type OutboundRequest struct {
 	Caller  Caller
 	Surface Surface
 	// Permit decides. Nil denies.
@@ -46,7 +46,7 @@ type Errand struct {
 // sent as the URL has it, and hop-by-hop fields are not sent. The caller closes the body of the answer, which also ends
 // the record. A refusal of the gateway itself is an error whose problem code says why; an answer of the upstream is none,
 // whatever its status.
-func (g *Gateway) Send(ctx context.Context, e Errand, r *http.Request) (*http.Response, *problem.Error) {
+func (g *Gateway) Send(ctx context.Context, e OutboundRequest, r *http.Request) (*http.Response, *problem.Error) {
 	onRecord(ctx)
 	path := sentPath(r.URL)
 	x := g.newExchange(g.errandCaller(ctx, e.Caller), e.Surface, r.Method, cmp.Or(e.Path, path))
@@ -60,7 +60,7 @@ func (g *Gateway) Send(ctx context.Context, e Errand, r *http.Request) (*http.Re
 	return resp, nil
 }
 
-func (e Errand) within(l Limits) Errand {
+func (e OutboundRequest) within(l Limits) OutboundRequest {
 	if e.HeaderTimeout <= 0 {
 		e.HeaderTimeout = l.IdleTimeout
 	}
@@ -76,7 +76,7 @@ func (e Errand) within(l Limits) Errand {
 // soils says whether a connection that a request was sent on is good for no other one: the agent wrote its body, which a
 // server that does not read bodies takes for the beginning of the next request, and that one will have a credential. The
 // bodies of requests to models are JSON objects, with which no request begins.
-func (e Errand) soils(r *http.Request) bool {
+func (e OutboundRequest) soils(r *http.Request) bool {
 	return e.Credential && e.Surface != SurfaceLLM && r.Body != nil && r.Body != http.NoBody
 }
 
@@ -91,7 +91,7 @@ func (g *Gateway) errandCaller(ctx context.Context, c Caller) *caller {
 	return who
 }
 
-func (x *exchange) send(ctx context.Context, e Errand, r *http.Request, path string) (*http.Response, *problem.Error) {
+func (x *exchange) send(ctx context.Context, e OutboundRequest, r *http.Request, path string) (*http.Response, *problem.Error) {
 	to, err := hostport.FromURL(r.URL)
 	scheme := policy.Scheme(r.URL.Scheme)
 	if err == nil && scheme != policy.HTTP && scheme != policy.HTTPS {
@@ -143,7 +143,7 @@ func (x *exchange) send(ctx context.Context, e Errand, r *http.Request, path str
 }
 
 // exchange sends the request, a second time where the connection was one that the server had closed.
-func (x *exchange) exchange(ctx context.Context, e Errand, r *http.Request, to hostport.Endpoint, under *underway) (*http.Response, error) {
+func (x *exchange) exchange(ctx context.Context, e OutboundRequest, r *http.Request, to hostport.Endpoint, under *underway) (*http.Response, error) {
 	u := under.current()
 	out, err := outgoing(ctx, e, r, to)
 	if err != nil {
@@ -165,7 +165,7 @@ func (x *exchange) exchange(ctx context.Context, e Errand, r *http.Request, to h
 }
 
 // outgoing makes the request that leaves, with the credential in it.
-func outgoing(ctx context.Context, e Errand, r *http.Request, to hostport.Endpoint) (*http.Request, error) {
+func outgoing(ctx context.Context, e OutboundRequest, r *http.Request, to hostport.Endpoint) (*http.Request, error) {
 	out := r.Clone(ctx)
 	out.URL.User, out.URL.Fragment, out.URL.RawFragment = nil, "", ""
 	out.URL.Host, out.Host = to.String(), to.HostHeader(r.URL.Scheme)
@@ -281,7 +281,7 @@ func (q quiet) Error() string {
 func (q quiet) Unwrap() error { return q.error }
 
 // RoundTripper is Send for packages that want one, such as httputil.ReverseProxy. Its errors are *problem.Error.
-func (g *Gateway) RoundTripper(e Errand) http.RoundTripper {
+func (g *Gateway) RoundTripper(e OutboundRequest) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		resp, refusal := g.Send(r.Context(), e, r)
 		if refusal != nil {
