@@ -75,7 +75,7 @@ func (s *Service) applyAccounts(ctx context.Context, by identity.Principal, tena
 }
 
 // readAccounts adds who may use which account, by the agents' ids. What somebody has given for a time that is over says nothing.
-func (s *Service) readAccounts(ctx context.Context, by identity.Principal, w *world) error {
+func (s *Service) readAccounts(ctx context.Context, by identity.Principal, w *tenantState) error {
 	all, err := s.o.Accounts.Permissions(ctx, by, w.tenant)
 	if err != nil {
 		return err

@@ -79,7 +79,7 @@ func isElsewhere(name string, n *store.Node) error {
 func gone(n *store.Node) bool { return !n.StoppedAt.IsZero() || n.Lost() }
 
 // leaveOthers takes the agents of other machines out of what is declared in a world. Those that are to be adopted stay in it.
-func (w *world) leaveOthers(nodes []store.Node, adopt func(name string) bool) {
+func (w *tenantState) leaveOthers(nodes []store.Node, adopt func(name string) bool) {
 	w.elsewhere = map[string]*store.Node{}
 	for name, d := range w.declared {
 		if n := d.elsewhere(nodes); n != nil && !(gone(n) && adopt(name)) {

@@ -57,7 +57,7 @@ func (t *task) starts() bool {
 }
 
 // plan compares what is wanted with what is.
-func (s *Service) plan(ctx context.Context, w *world, agents []clawbots.Agent, driver func(clawbots.Agent) string) ([]*task, error) {
+func (s *Service) plan(ctx context.Context, w *tenantState, agents []clawbots.Agent, driver func(clawbots.Agent) string) ([]*task, error) {
 	tasks := make([]*task, 0, len(agents))
 	for _, a := range agents {
 		t := &task{tenant: w.tenant, identity: w.identities[a.Name], declared: w.declared[a.Name]}
@@ -114,7 +114,7 @@ func (s *Service) withoutToken(ctx context.Context, tasks []*task) (map[string]b
 }
 
 // decide finds what is to be done with one agent, and why.
-func (s *Service) decide(w *world, t *task, tokenMissing bool) {
+func (s *Service) decide(w *tenantState, t *task, tokenMissing bool) {
 	a, d := t.want.agent, t.declared
 	verb := func(v Verb, format string, args ...any) {
 		if t.step.Verb == Unchanged || t.step.Verb == Change && v != Unchanged {
@@ -226,7 +226,7 @@ func (s *Service) decideJail(t *task, said bool, verb func(Verb, string, ...any)
 }
 
 // decideSettings finds what the agent's settings should be.
-func (s *Service) decideSettings(w *world, t *task) {
+func (s *Service) decideSettings(w *tenantState, t *task) {
 	var owned []part
 	if t.declared != nil {
 		owned = t.declared.Owns
@@ -241,7 +241,7 @@ func (s *Service) decideSettings(w *world, t *task) {
 }
 
 // leftovers are the agents that were declared before, or whose jails are kept, and are not wanted any more.
-func (w *world) leftovers(wanted []clawbots.Agent, prune bool, keep RemoveOptions) (out []*task) {
+func (w *tenantState) leftovers(wanted []clawbots.Agent, prune bool, keep RemoveOptions) (out []*task) {
 	is := map[string]bool{}
 	for _, a := range wanted {
 		is[a.Name] = true
@@ -271,7 +271,7 @@ func (w *world) leftovers(wanted []clawbots.Agent, prune bool, keep RemoveOption
 
 // check says everything that would keep a plan from being done, before anything is changed: each at its place in the file, if it
 // is one of a file's.
-func (s *Service) check(ctx context.Context, w *world, tasks []*task, file clawbots.File, free func(clawbots.Agent) error) error {
+func (s *Service) check(ctx context.Context, w *tenantState, tasks []*task, file clawbots.File, free func(clawbots.Agent) error) error {
 	m := &problem.ValidationError{Code: problem.BadRequest, Source: file.Source}
 	add := func(t *task, field string, err error) {
 		flaw := problem.Flaw{Field: t.step.Name, Message: err.Error()}
@@ -368,7 +368,7 @@ func (s *Service) knownServers(ctx context.Context, tenant string, tasks []*task
 }
 
 // checkOne looks at what one agent needs.
-func (s *Service) checkOne(w *world, t *task, servers []string, free func(clawbots.Agent) error, add func(string, error)) {
+func (s *Service) checkOne(w *tenantState, t *task, servers []string, free func(clawbots.Agent) error, add func(string, error)) {
 	a := t.want.agent
 	for i, name := range a.Services {
 		if !slices.ContainsFunc(w.surfaces.services, func(svc egress.Service) bool {

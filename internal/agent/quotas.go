@@ -63,7 +63,7 @@ func stateOf(k jail.Kept) int64 {
 }
 
 // checkQuotas is an error when the tenant would hold more than its share after some tasks.
-func (s *Service) checkQuotas(ctx context.Context, w *world, making []*task) error {
+func (s *Service) checkQuotas(ctx context.Context, w *tenantState, making []*task) error {
 	tenants, err := s.o.Identity.CountTenants(ctx, w.tenant)
 	if err != nil {
 		return err

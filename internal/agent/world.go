@@ -12,8 +12,8 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-// world is a tenant as it is: everything that a declaration joins, asked of who has it. It is read once for a plan.
-type world struct {
+// tenantState is a tenant as it is: everything that a declaration joins, asked of who has it. It is read once for a plan.
+type tenantState struct {
 	tenant     string
 	identities map[string]store.Agent
 	declared   map[string]*declaration // of agents of this machine
@@ -35,8 +35,8 @@ type surfaces struct {
 }
 
 // read looks at a tenant. adopt says which agents of machines that are gone are to be taken over.
-func (s *Service) read(ctx context.Context, by identity.Principal, tenant string, adopt func(name string) bool) (*world, error) {
-	w := &world{tenant: tenant, identities: map[string]store.Agent{}, rules: map[string][]egress.Rule{}, settings: map[string]egress.Settings{}}
+func (s *Service) read(ctx context.Context, by identity.Principal, tenant string, adopt func(name string) bool) (*tenantState, error) {
+	w := &tenantState{tenant: tenant, identities: map[string]store.Agent{}, rules: map[string][]egress.Rule{}, settings: map[string]egress.Settings{}}
 	agents, err := s.o.Identity.Agents(ctx, by, tenant)
 	if err != nil {
 		return nil, err

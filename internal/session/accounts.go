@@ -110,7 +110,7 @@ func (s *Service) permit(ctx context.Context, r *session) (audit.Pending, error)
 		return record, err
 	}
 	// Late, so that what is refused before does not cost a grant: a template that is missing, a host daemon that is away.
-	if _, err := s.blueprint(ctx, r.plan.shape); err != nil {
+	if _, err := s.jailSpecOf(ctx, r.plan.shape); err != nil {
 		return record, err
 	}
 	if len(standing.Permissions) > 0 {

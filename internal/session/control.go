@@ -40,8 +40,8 @@ type LiveViewer interface {
 // errTurn is the cause with which requests end whose turn is over.
 var errTurn = errors.New("a person has taken the session over")
 
-// grip is who has a session's browser in hand.
-type grip struct {
+// takeover is who has a session's browser in hand.
+type takeover struct {
 	by    identity.Principal
 	since time.Time
 	// firm says that nothing of others is under way any more: what the person does is done. It is not while a take-over or
@@ -51,7 +51,7 @@ type grip struct {
 }
 
 // of says whether it is a principal's: the same one, with the same key or token.
-func (g *grip) of(by identity.Principal) bool { return g != nil && samePerson(g.by, by) }
+func (g *takeover) of(by identity.Principal) bool { return g != nil && samePerson(g.by, by) }
 
 // samePerson says whether two principals are one. The holder of a token for a session is another one than who made it.
 func samePerson(a, b identity.Principal) bool {
@@ -117,8 +117,8 @@ func (s *Service) held(r *session) bool {
 	return r.grip != nil && r.grip.firm
 }
 
-// controlOf is a grip as it is shown. The caller holds s.mu.
-func controlOf(g *grip) *Control {
+// controlOf is a takeover as it is shown. The caller holds s.mu.
+func controlOf(g *takeover) *Control {
 	if g == nil {
 		return nil
 	}
@@ -126,7 +126,7 @@ func controlOf(g *grip) *Control {
 }
 
 // whoHas names for people who has a session in hand.
-func whoHas(g *grip) string {
+func whoHas(g *takeover) string {
 	if g.by.Name != "" && g.by.Name != g.by.Actor() {
 		return fmt.Sprintf("%s (%s)", g.by.Name, g.by.Actor())
 	}

@@ -37,8 +37,8 @@ type instance struct {
 	born      time.Time
 	// answered is when its browser did for the first time.
 	answered time.Time
-	shape    shape
-	key      string // of the blueprint
+	shape    jailOptions
+	key      string // of its jailSpec
 }
 
 func (i *instance) name() jail.Name  { return i.jail.Name }
@@ -50,7 +50,7 @@ func (i *instance) gone() bool {
 }
 
 // create makes a jail. Its browser starts, and cannot reach anything yet.
-func (s *Service) create(ctx context.Context, b blueprint) (*instance, error) {
+func (s *Service) create(ctx context.Context, b jailSpec) (*instance, error) {
 	j, err := s.Driver.Create(ctx, b.spec)
 	if err != nil {
 		return nil, err

@@ -48,7 +48,7 @@ func (s *Service) openPlan(ctx context.Context, by identity.Principal, p plan) (
 	}
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
-	r, err := s.enter(by, p, tenants, abort)
+	r, err := s.register(by, p, tenants, abort)
 	if err != nil {
 		return Session{}, err
 	}
@@ -59,7 +59,7 @@ func (s *Service) openPlan(ctx context.Context, by identity.Principal, p plan) (
 		err = s.unlost(r)
 	}
 	if err == nil {
-		if out, ok := s.settle(r); ok {
+		if out, ok := s.markReady(r); ok {
 			record.End(audit.Outcome{Result: audit.OK, Session: out.ID, Jail: out.Jail})
 			s.observe(out, nil)
 			s.Log.Info("session opened", "session", out.ID, "tenant", out.Tenant, "by", out.OpenedBy, "mode", out.CredentialMode, "jail", out.Jail,
@@ -75,7 +75,7 @@ func (s *Service) openPlan(ctx context.Context, by identity.Principal, p plan) (
 		// Before the jail is removed: the record of that is another.
 		record.End(outcome(err, nil))
 	}
-	s.giveUp(r, err)
+	s.rollBack(r, err)
 	s.observe(Session{}, err)
 	return Session{}, fmt.Errorf("open a session: %w", err)
 }
@@ -100,7 +100,7 @@ func (s *Service) open(ctx context.Context, r *session) (audit.Pending, error) {
 	if err := s.startTape(r); err != nil {
 		return record, err
 	}
-	if err := s.bring(ctx, r); err != nil {
+	if err := s.acquire(ctx, r); err != nil {
 		return record, err
 	}
 	s.mu.Lock()
@@ -110,11 +110,11 @@ func (s *Service) open(ctx context.Context, r *session) (audit.Pending, error) {
 	if err := s.inject(ctx, r); err != nil {
 		return record, err
 	}
-	return record, s.giveHand(ctx, r)
+	return record, s.startTakeover(ctx, r)
 }
 
-// enter gives a session its place. The task that it adds is the opening's own.
-func (s *Service) enter(by identity.Principal, p plan, tenants int, abort context.CancelCauseFunc) (*session, error) {
+// register gives a session its place. The task that it adds is the opening's own.
+func (s *Service) register(by identity.Principal, p plan, tenants int, abort context.CancelCauseFunc) (*session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.unready(); err != nil {
@@ -143,7 +143,7 @@ func (s *Service) enter(by identity.Principal, p plan, tenants int, abort contex
 	}
 	r.life, r.die = context.WithCancel(context.Background())
 	if p.mode == ModeRefresh {
-		r.grip = &grip{by: by, since: r.created, firm: true}
+		r.grip = &takeover{by: by, since: r.created, firm: true}
 	}
 	revoked, revoke := context.WithCancelCause(context.Background())
 	r.revoked = revoked
@@ -164,18 +164,18 @@ func (s *Service) opened(r *session) {
 	s.pool.poke()
 }
 
-// bring gets the session a browser that answers and may reach the gateway.
-func (s *Service) bring(ctx context.Context, r *session) error {
+// acquire gets the session a browser that answers and may reach the gateway.
+func (s *Service) acquire(ctx context.Context, r *session) error {
 	s.mu.Lock()
 	r.starting = true // not before: it may have waited long for a person, or for an account
 	s.mu.Unlock()
 	// A browser of the pool is taken without a question to the host daemon: it has the right key, see pool.
 	s.pool.note(r.plan.shape)
 	i := s.pool.take(r.plan.shape)
-	var b blueprint
+	var b jailSpec
 	var err error
 	if i == nil {
-		if b, err = s.blueprint(ctx, r.plan.shape); err != nil {
+		if b, err = s.jailSpecOf(ctx, r.plan.shape); err != nil {
 			return err
 		}
 		i = s.pool.await(ctx, b.key)
@@ -193,7 +193,7 @@ func (s *Service) bring(ctx context.Context, r *session) error {
 		if err := s.drop(ctx, r); err != nil {
 			return err
 		}
-		if b, err = s.blueprint(ctx, r.plan.shape); err != nil {
+		if b, err = s.jailSpecOf(ctx, r.plan.shape); err != nil {
 			return err
 		}
 	}
@@ -269,8 +269,8 @@ func (s *Service) drop(ctx context.Context, r *session) error {
 	return s.destroy(ctx, i)
 }
 
-// settle makes a session ready, and starts watching over it. It reports false when the session was closed meanwhile.
-func (s *Service) settle(r *session) (Session, bool) {
+// markReady makes a session ready, and starts watching over it. It reports false when the session was closed meanwhile.
+func (s *Service) markReady(r *session) (Session, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.state != StateOpening {
@@ -293,8 +293,8 @@ func (s *Service) settle(r *session) (Session, bool) {
 	return s.view(r), true
 }
 
-// giveUp undoes an opening, whatever there is of it, and keeps why for a while.
-func (s *Service) giveUp(r *session, why error) {
+// rollBack undoes an opening, whatever there is of it, and keeps why for a while.
+func (s *Service) rollBack(r *session, why error) {
 	s.mu.Lock()
 	i := r.instance
 	r.state = StateClosing

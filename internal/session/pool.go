@@ -40,7 +40,7 @@ type pool struct {
 	mu     sync.Mutex
 	ready  []*instance // oldest first
 	making *making     // nil while none is being made
-	usual  shape       // of the default request, of no tenant
+	usual  jailOptions // of the default request, of no tenant
 	places []string    // whom each place is for, latest first
 }
 
@@ -57,7 +57,7 @@ func newPool(s *Service) *pool {
 }
 
 // note remembers for whom a session is opened.
-func (p *pool) note(sh shape) {
+func (p *pool) note(sh jailOptions) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	tenant := sh.tenant
@@ -67,7 +67,7 @@ func (p *pool) note(sh shape) {
 }
 
 // wanted are the places, and what the members of each tenant are made from.
-func (p *pool) wanted(ctx context.Context) ([]string, map[string]blueprint, error) {
+func (p *pool) wanted(ctx context.Context) ([]string, map[string]jailSpec, error) {
 	s := p.service
 	usual, err := s.plan(Request{Browser: string(s.WarmPool.Browser)})
 	if err != nil {
@@ -77,14 +77,14 @@ func (p *pool) wanted(ctx context.Context) ([]string, map[string]blueprint, erro
 	p.usual = usual.shape
 	places := slices.Clone(p.places)
 	p.mu.Unlock()
-	from := map[string]blueprint{}
+	from := map[string]jailSpec{}
 	for _, tenant := range places {
 		if _, known := from[tenant]; known {
 			continue
 		}
 		sh := usual.shape
 		sh.tenant = tenant
-		if from[tenant], err = s.blueprint(ctx, sh); err != nil {
+		if from[tenant], err = s.jailSpecOf(ctx, sh); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -113,7 +113,7 @@ func (p *pool) usable() (count int) {
 }
 
 // take takes a browser of that shape, or nil. It belongs to the caller then.
-func (p *pool) take(sh shape) *instance {
+func (p *pool) take(sh jailOptions) *instance {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// The oldest first: it is the next to be too old.
@@ -285,7 +285,7 @@ func (s *Service) busy() bool {
 	return false
 }
 
-func (p *pool) add(ctx context.Context, b blueprint) error {
+func (p *pool) add(ctx context.Context, b jailSpec) error {
 	m := &making{key: b.key, result: make(chan *instance, 1)}
 	p.mu.Lock()
 	p.making = m
@@ -303,7 +303,7 @@ func (p *pool) add(ctx context.Context, b blueprint) error {
 	return err
 }
 
-func (p *pool) make(ctx context.Context, b blueprint) (*instance, error) {
+func (p *pool) make(ctx context.Context, b jailSpec) (*instance, error) {
 	s := p.service
 	i, err := s.create(ctx, b)
 	if err != nil {

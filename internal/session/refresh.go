@@ -119,8 +119,8 @@ func (s *Service) refreshing(p plan) error {
 	return nil
 }
 
-// giveHand gives the browser of a refresh session to who opens it.
-func (s *Service) giveHand(ctx context.Context, r *session) error {
+// startTakeover gives the browser of a refresh session to who opens it.
+func (s *Service) startTakeover(ctx context.Context, r *session) error {
 	if r.plan.mode != ModeRefresh {
 		return nil
 	}

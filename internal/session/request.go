@@ -86,13 +86,13 @@ type plan struct {
 	record string
 	ttl    time.Duration
 	idle   time.Duration
-	shape  shape
+	shape  jailOptions
 }
 
 // plan validates a Request and fills in the defaults. Everything that is wrong is reported at once.
 func (s *Service) plan(r Request) (plan, error) {
 	flaws := problem.ValidationError{Code: problem.BadRequest, Hint: "the fields and their values are in /openapi.json"}
-	p := plan{tenant: r.Tenant, record: r.Record, label: r.Label, shape: shape{tenant: r.Tenant, template: r.Template, build: config.Browser(r.Browser)}}
+	p := plan{tenant: r.Tenant, record: r.Record, label: r.Label, shape: jailOptions{tenant: r.Tenant, template: r.Template, build: config.Browser(r.Browser)}}
 	p.accounts(r, &flaws)
 	switch r.Record {
 	case "":

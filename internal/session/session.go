@@ -348,8 +348,8 @@ type session struct {
 	// watch has what is known of whether its accounts are signed in.
 	watch *loginWatch
 
-	grip *grip // who has its browser in hand; nil for nobody
-	turn *turn // in which it is used
+	grip *takeover // who has its browser in hand; nil for nobody
+	turn *turn     // in which it is used
 	// scripted says that a script of somebody's may be in its pages: one was run, or a DevTools client was there.
 	scripted  bool
 	thumbnail thumbnail

@@ -17,18 +17,18 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// shape is what a caller decides about the jail itself. Everything else that shapes it is the same for all sessions of
+// jailOptions is what a caller decides about the jail itself. Everything else that shapes it is the same for all sessions of
 // one process.
-type shape struct {
+type jailOptions struct {
 	tenant   string // of whose share the jail takes
 	template string
 	build    config.Browser
 	limits   jail.Limits
 }
 
-// blueprint is a shape worked out. Two jails of one key cannot be told apart.
-type blueprint struct {
-	shape shape
+// jailSpec is what jailOptions become. Two jails of one key cannot be told apart.
+type jailSpec struct {
+	shape jailOptions
 	spec  jail.Spec
 	key   string
 }
@@ -36,31 +36,31 @@ type blueprint struct {
 // templateAge is how long a template is believed to be as it was.
 const templateAge = 2 * time.Second
 
-// blueprint works a shape out.
-func (s *Service) blueprint(ctx context.Context, sh shape) (blueprint, error) {
+// jailSpecOf works out the jail of options.
+func (s *Service) jailSpecOf(ctx context.Context, sh jailOptions) (jailSpec, error) {
 	t, err := s.templates.get(ctx, sh.template)
 	if err != nil {
-		return blueprint{}, err
+		return jailSpec{}, err
 	}
 	program := t.Programs[string(sh.build)]
 	if program == "" {
-		return blueprint{}, problem.New(problem.BadTemplate, "take another browser or template; `clawjail template ls` shows what is in them",
+		return jailSpec{}, problem.New(problem.BadTemplate, "take another browser or template; `clawjail template ls` shows what is in them",
 			"template %s has no browser %s", sh.template, sh.build)
 	}
 	files, err := s.trust.files(ctx, sh.template, t.Digest)
 	if err != nil {
-		return blueprint{}, err
+		return jailSpec{}, err
 	}
 	home := jail.KindBrowser.Home()
 	launch := browser.Options{Build: browser.Build(sh.build), Binary: program, Proxy: s.Proxy, ProfileDir: home + "/profile",
 		Home: home, TempDir: "/tmp", NoSandbox: s.Unsandboxed}
 	argv, err := browser.Command(launch)
 	if err != nil {
-		return blueprint{}, fmt.Errorf("describe the browser: %w", err)
+		return jailSpec{}, fmt.Errorf("describe the browser: %w", err)
 	}
 	environment, err := browser.Environment(launch)
 	if err != nil {
-		return blueprint{}, fmt.Errorf("describe the browser: %w", err)
+		return jailSpec{}, fmt.Errorf("describe the browser: %w", err)
 	}
 	env := make(map[string]string, len(environment))
 	for _, pair := range environment {
@@ -87,10 +87,10 @@ func (s *Service) blueprint(ctx context.Context, sh shape) (blueprint, error) {
 		Digest string
 	}{spec, s.ExtraCA.digest, t.Digest})
 	if err != nil {
-		return blueprint{}, fmt.Errorf("describe the jail: %w", err)
+		return jailSpec{}, fmt.Errorf("describe the jail: %w", err)
 	}
 	sum := sha256.Sum256(text)
-	return blueprint{shape: sh, spec: spec, key: hex.EncodeToString(sum[:])}, nil
+	return jailSpec{shape: sh, spec: spec, key: hex.EncodeToString(sum[:])}, nil
 }
 
 // templates remembers for a moment what is known of templates.

@@ -94,7 +94,7 @@ func (s *Service) takeOver(ctx context.Context, r *session, b Browser, by identi
 }
 
 // seize marks a session as somebody's. From then on nobody else begins to use it, and what is under way ends.
-func (s *Service) seize(r *session, by identity.Principal, force bool) (before *grip, last *turn, err error) {
+func (s *Service) seize(r *session, by identity.Principal, force bool) (before *takeover, last *turn, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g := r.grip
@@ -109,7 +109,7 @@ func (s *Service) seize(r *session, by identity.Principal, force bool) (before *
 			With("by", g.by.Actor())
 	}
 	before, last = g, r.turn
-	r.grip, r.turn, r.thumbnail = &grip{by: by, since: s.Now()}, newTurn(), thumbnail{}
+	r.grip, r.turn, r.thumbnail = &takeover{by: by, since: s.Now()}, newTurn(), thumbnail{}
 	last.finish(takenOver(r))
 	return before, last, nil
 }
@@ -177,7 +177,7 @@ func (s *Service) prepare(ctx context.Context, r *session, b Browser, hold bool)
 }
 
 // unseize gives a session back to whoever had it before a take-over that did not work.
-func (s *Service) unseize(r *session, b Browser, before *grip) {
+func (s *Service) unseize(r *session, b Browser, before *takeover) {
 	if before == nil && !r.over() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.background), undoLimit)
 		defer cancel()
@@ -249,7 +249,7 @@ func (s *Service) handBack(ctx context.Context, r *session, b Browser, by identi
 }
 
 // loosen stops what a person does with a session, for it to be handed back.
-func (s *Service) loosen(r *session, by identity.Principal, anyway bool) (g *grip, last *turn, err error) {
+func (s *Service) loosen(r *session, by identity.Principal, anyway bool) (g *takeover, last *turn, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g = r.grip
@@ -297,7 +297,7 @@ func (s *Service) pauseTape(r *session, by identity.Principal) (step int, err er
 }
 
 // resumeTape writes down when a take-over ended.
-func (s *Service) resumeTape(r *session, g *grip) {
+func (s *Service) resumeTape(r *session, g *takeover) {
 	if r.tape == nil || g == nil || g.step == 0 {
 		return
 	}
