@@ -169,34 +169,44 @@ func use[R any](ctx context.Context, s *Service, by identity.Principal, q questi
 	if err != nil {
 		return nothing, err
 	}
-	var jailed string
-	var fields audit.Fields
-	defer func() {
-		outcome := audit.OutcomeOf(err, fields)
-		outcome.Jail = jailed
-		pending.End(outcome)
-	}()
+	defer pending.End(audit.Outcome{Result: audit.Failed}) // of what panics
+	var outcome audit.Outcome
+	answer, outcome, err = asked(ctx, i, by, tenant, q)
+	pending.End(outcome)
+	return answer, err
+}
+
+// asked asks the server of an instance, and says what is recorded of it.
+func asked[R any](ctx context.Context, i *instance, by identity.Principal, tenant string, q question[R]) (answer R, outcome audit.Outcome, err error) {
+	var nothing R
 	r, err := i.acquire(ctx, by.Actor())
 	if err != nil {
-		return nothing, forCaller(by, err)
+		err = forCaller(by, err)
+		return nothing, audit.OutcomeOf(err, nil), err
 	}
-	jailed = string(r.process.name)
-	known := s.catalogFor(server, tenant, by)
+	end := func(err error, fields audit.Fields) (R, audit.Outcome, error) {
+		outcome := audit.OutcomeOf(err, fields)
+		outcome.Jail = string(r.process.name)
+		return answer, outcome, err
+	}
+	known := i.s.catalogFor(i.server, tenant, by)
 	if known == nil || q.own(known) == "" {
-		return nothing, q.none
+		return end(q.none, nil)
 	}
-	answer, err = ask(ctx, r, q.tell, func(ctx context.Context, token string) (R, error) { return q.ask(ctx, r, q.own(known), token) })
+	said, err := ask(ctx, r, q.tell, func(ctx context.Context, token string) (R, error) { return q.ask(ctx, r, q.own(known), token) })
 	if err == nil {
-		return q.pass(known, answer), nil
+		answer = q.pass(known, said)
+		return end(nil, nil)
 	}
-	if p := leftOutOf(server.Name, err); p != nil {
-		return nothing, p
+	if p := leftOutOf(i.server.Name, err); p != nil {
+		return end(p, nil)
 	}
-	if said := refused(server.Name, err); said != nil {
-		fields = audit.Fields{"code": "refused_by_server", "server_code": said.Code}
-		return nothing, said
+	if refusal := refused(i.server.Name, err); refusal != nil {
+		var own *jsonrpc.Error // whose code callers get only where it tells them something
+		errors.As(err, &own)
+		return end(refusal, audit.Fields{"code": "refused_by_server", "server_code": own.Code})
 	}
-	return nothing, forCaller(by, i.lost(ctx, r, err))
+	return end(forCaller(by, i.lost(ctx, r, err)), nil)
 }
 
 // lost is why a call has no answer. A server that does not answer questions about itself either is ended.

@@ -417,14 +417,14 @@ func TestWhatAServerRefusesIsAnAnswer(t *testing.T) {
 	w := newWorld(t, files())
 	w.behave = func(p *peer) {
 		p.serve(func(p *peer, s said) {
-			p.say(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"no \u001b[31mway"}}`, s.ID)
+			p.say(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"no \u001b[31mway"}}`, s.ID)
 		})
 	}
 	out, err := w.Call(t.Context(), agent(), "files__echo", nil, nil)
-	if err != nil || !out.IsError || textOf(out) != "the MCP server files refused (-32602): no [31mway" {
+	if err != nil || !out.IsError || textOf(out) != "the MCP server files refused (-32000): no [31mway" {
 		t.Errorf("%v, %v", out, err)
 	}
-	if e := w.log.Last(t); e.Result != audit.Failed || !audittest.Has(e, map[string]string{"code": "refused_by_server"}) {
+	if e := w.log.Last(t); e.Result != audit.Failed || e.Outcome.String() != `{"code":"refused_by_server","server_code":-32000}` {
 		t.Errorf("recorded %+v", e)
 	}
 }

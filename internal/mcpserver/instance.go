@@ -356,26 +356,35 @@ func (i *instance) startUp(ctx context.Context, cancel context.CancelFunc, wait 
 	if err != nil {
 		return nil, nil, false, err
 	}
-	var jailed string
-	defer func() {
-		outcome := audit.OutcomeOf(err, nil)
-		outcome.Jail = jailed
-		pending.End(outcome)
-	}()
-	r, err := i.s.start(ctx, i.server, i.key.tenant)
+	outcome := audit.Outcome{Result: audit.Failed} // of what panics
+	defer func() { pending.End(outcome) }()
+	r, list, err := i.listed(ctx)
+	outcome = audit.OutcomeOf(err, nil)
+	if r != nil {
+		outcome.Jail = string(r.process.name)
+	}
 	if err != nil {
 		return nil, nil, true, err
 	}
-	jailed = string(r.process.name)
+	r.leave = func() { leave(); release() }
+	return r, list, true, nil
+}
+
+// listed starts the server and asks for its tools. With an error, what is left of a server that was started is returned.
+func (i *instance) listed(ctx context.Context) (*run, *catalog, error) {
+	r, err := i.s.start(ctx, i.server, i.key.tenant)
+	if err != nil {
+		return nil, nil, err
+	}
 	began := i.s.o.Now()
 	list, err := i.list(ctx, r, i.s.pace.soon)
 	if err != nil {
-		err = r.explain(ctx, err)
+		err = causeOf(ctx, r.explain(ctx, err))
 		i.finish(ctx, r)
-		return nil, nil, true, err
+		return r, nil, err
 	}
-	r.took.List, r.leave = i.s.o.Now().Sub(began), func() { leave(); release() }
-	return r, list, true, nil
+	r.took.List = i.s.o.Now().Sub(began)
+	return r, list, nil
 }
 
 // hold ends what is done for an owner when they may not do anything any more, until release.

@@ -437,7 +437,7 @@ func (s *Service) try(ctx context.Context, server config.MCPServer, tenant strin
 	began := s.o.Now()
 	list, missing, err := r.list(ctx, nil, s.pace.list)
 	if err != nil {
-		return report, string(r.process.name), r.explain(ctx, err)
+		return report, string(r.process.name), causeOf(ctx, r.explain(ctx, err))
 	}
 	report.Timing.List = s.o.Now().Sub(began)
 	report.Offers, report.Left = list.Offers, list.left

@@ -86,7 +86,7 @@ func (s *Service) FinishPasskey(ctx context.Context, by identity.Principal, chal
 	if err := s.o.Identity.Record(ctx, i, func() error {
 		err := s.o.Store.CreatePasskey(ctx, row)
 		if errors.Is(err, store.ErrExists) {
-			return problem.Wrap(err, problem.Conflict, "sign in with it", "this passkey is added already")
+			return problem.Wrap(err, problem.Conflict, "use another authenticator, or remove it where it was added", "this passkey is added already")
 		}
 		return err
 	}); err != nil {

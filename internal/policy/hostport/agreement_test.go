@@ -63,7 +63,8 @@ func TestSpellingsThatHaveFooledGateways(t *testing.T) {
 func numberLike(s string) bool {
 	parts := strings.Split(s, ".")
 	for _, part := range parts {
-		if _, err := strconv.ParseUint(part, 0, 64); err != nil || strings.ContainsAny(part, "_oObB+-") && !strings.HasPrefix(strings.ToLower(part), "0x") {
+		if _, err := strconv.ParseUint(part, 0, 64); err != nil || strings.ContainsAny(part, "_+-") ||
+			strings.ContainsAny(part, "oObB") && !strings.HasPrefix(strings.ToLower(part), "0x") {
 			return false
 		}
 	}
@@ -104,7 +105,7 @@ func endpoint(t *testing.T, h Host, port uint16) Endpoint {
 // A host that is accepted is the one that net/url, the IDNA library and a dialer read, and what is canonical stays so.
 func FuzzHostIsReadAlikeByAll(f *testing.F) {
 	for _, s := range []string{
-		"example.com", "EXAMPLE.com.", "①②⑦.0.0.1", "127。0。0。1", "bücher.de", "XN--BCHER-KVA.de", "[::1]", "[::ffff:1.2.3.4]", "1.2.3.4", "0x7f.1", "a_b.c", "0_1.2", "0b1", "1e3", "faß.de", "a@b@127.0.0.1", "①.a",
+		"example.com", "EXAMPLE.com.", "①②⑦.0.0.1", "127。0。0。1", "bücher.de", "XN--BCHER-KVA.de", "[::1]", "[::ffff:1.2.3.4]", "1.2.3.4", "0x7f.1", "a_b.c", "0_1.2", "0b1", "0X0_0", "1e3", "faß.de", "a@b@127.0.0.1", "①.a",
 	} {
 		f.Add(s)
 	}
