@@ -254,7 +254,7 @@ func (a *API) Forwarded(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, r, problem.New(problem.BadRequest, "send it to the address of listen", "only other control planes send requests here"))
 		return
 	}
-	ctx := context.WithValue(r.Context(), forwardedKey{}, true)
+	ctx := identity.Forwarded(context.WithValue(r.Context(), forwardedKey{}, true))
 	if said.To.IsValid() {
 		ctx = context.WithValue(ctx, http.LocalAddrContextKey, net.TCPAddrFromAddrPort(said.To))
 	}

@@ -39,6 +39,7 @@ func (a *API) Inside(agentOf func(context.Context) string, ownName func(host str
 		}
 	})))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r = r.WithContext(identity.Inside(r.Context()))
 		if a.Surfaces != nil && a.Surfaces.Serves(r.URL.Path) && insideHost(r, ownName) && sameOrigin(r) {
 			a.insideSurfaces(w, r)
 			return

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -302,4 +303,25 @@ func TestInsideAnAgentAsksForAccess(t *testing.T) {
 	}
 	in.jail = in.ids["beta"]
 	in.ask(in.keys["beta agent"], http.MethodGet, "/v1/access-requests/"+id).wantProblem(t, http.StatusNotFound, problem.NotFound)
+}
+
+// The address of a jail is another host's elsewhere, and a jail has no proxy that could say another one.
+func TestWrongKeysInAJailBrakeItsAddressInsideOnly(t *testing.T) {
+	in := newInside(t)
+	in.API.BehindProxy = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	from := func(r *http.Request) {
+		r.RemoteAddr = "10.0.9.9:1"
+		r.Header.Set("X-Forwarded-For", "192.0.2.9")
+	}
+	burst := identity.DefaultBrake().Burst
+	for range burst {
+		in.ask("cjag_wrong", http.MethodGet, "/v1/sessions", from).wantProblem(t, http.StatusUnauthorized, problem.Unauthorized)
+	}
+	in.ask(in.keys["acme agent"], http.MethodGet, "/v1/sessions", from).wantProblem(t, http.StatusTooManyRequests, problem.RateLimited)
+	d := &door{API: in.API, key: in.keys["acme viewer"]}
+	for _, addr := range []string{"10.0.9.9:1", "192.0.2.9:1"} {
+		if a := d.ask(t, http.MethodGet, "/v1/whoami", "", func(r *http.Request) { r.RemoteAddr = addr }); a.StatusCode != http.StatusOK {
+			t.Errorf("%s outside is answered %d %s", addr, a.StatusCode, a.body)
+		}
+	}
 }

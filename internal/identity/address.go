@@ -10,13 +10,16 @@ import (
 // ClientAddr is the address that a request comes from. When the connection comes from a trusted proxy, X-Forwarded-For
 // is read from the right: each proxy appends who spoke to it, so the first address that is no trusted proxy is the
 // client, and everything left of it is hearsay. A part that is no address ends the search at the proxy that wrote it.
-// Without trusted proxies, the header means nothing. The result is not valid for a connection without an IP address.
+// Without trusted proxies, and of a caller that is [Inside], the header means nothing. The result is not valid for a connection without an IP address.
 func ClientAddr(r *http.Request, trusted []netip.Prefix) netip.Addr {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return netip.Addr{}
 	}
 	from := canonical(peer.Addr())
+	if whereIn(r.Context()) == inJail {
+		return from
+	}
 	said := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
 	for n := len(said) - 1; n >= 0 && among(from, trusted); n-- {
 		addr, ok := forwarded(strings.TrimSpace(said[n]))

@@ -58,7 +58,7 @@ func (s *Service) Authenticate(ctx context.Context, presented string, remote net
 		s.Wrong(ctx, remote)
 		return Principal{}, s.unauthenticated(notGood(), reason, hint, remote)
 	}
-	s.brake.right(remote, proxyOf(ctx))
+	s.brake.right(callerIn(ctx, remote))
 	return p, nil
 }
 
@@ -74,7 +74,7 @@ func (s *Service) Redeem(ctx context.Context, remote netip.Addr, look func() (Pr
 // Braked says whether a place has presented too much that was wrong, and must wait (rate_limited; [RetryAfter] says how
 // long). A face that lets people in by something else than a key asks it first.
 func (s *Service) Braked(ctx context.Context, remote netip.Addr) error {
-	wait, first := s.brake.blocked(remote, proxyOf(ctx))
+	wait, first := s.brake.blocked(callerIn(ctx, remote))
 	if wait <= 0 {
 		return nil
 	}
@@ -87,9 +87,7 @@ func (s *Service) Braked(ctx context.Context, remote netip.Addr) error {
 }
 
 // Wrong counts something wrong that a place has presented. See [Service.Braked].
-func (s *Service) Wrong(ctx context.Context, remote netip.Addr) {
-	s.brake.wrong(remote, proxyOf(ctx), ctx.Value(insideKey{}) != nil)
-}
+func (s *Service) Wrong(ctx context.Context, remote netip.Addr) { s.brake.wrong(callerIn(ctx, remote)) }
 
 // notGood is the one answer to every key that is not good, and the reason that cut connections are given.
 func notGood() *problem.Error {

@@ -2,6 +2,9 @@ package identity
 
 import (
 	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"slices"
 	"strings"
@@ -319,19 +322,19 @@ func TestWhatIsLookedUpElsewhereWaitsWithItsAddress(t *testing.T) {
 
 func TestIPv6IsBrakedByNetwork(t *testing.T) {
 	b := newBrake(Brake{Burst: 1, Every: time.Second, Addresses: 10}, nil, (&clock{at: noon}).now)
-	b.wrong(netip.MustParseAddr("2001:db8:0:1::1"), netip.Addr{}, false)
+	b.wrong(caller{remote: netip.MustParseAddr("2001:db8:0:1::1")})
 	for addr, want := range map[string]bool{
 		"2001:db8:0:1::1": true, "2001:db8:0:1:ffff::2": true, "2001:db8:0:1::1%eth0": true, "2001:db8:0:2::1": false, "192.0.2.1": false,
 	} {
-		if wait, _ := b.blocked(netip.MustParseAddr(addr), netip.Addr{}); (wait > 0) != want {
+		if wait, _ := b.blocked(caller{remote: netip.MustParseAddr(addr)}); (wait > 0) != want {
 			t.Errorf("%s waits %v", addr, wait)
 		}
 	}
-	if wait, _ := b.blocked(netip.Addr{}, netip.Addr{}); wait != 0 {
+	if wait, _ := b.blocked(caller{remote: netip.Addr{}}); wait != 0 {
 		t.Error("a socket is braked for an address")
 	}
-	b.wrong(netip.Addr{}, netip.Addr{}, false)
-	if wait, _ := b.blocked(netip.Addr{}, netip.Addr{}); wait == 0 {
+	b.wrong(caller{remote: netip.Addr{}})
+	if wait, _ := b.blocked(caller{remote: netip.Addr{}}); wait == 0 {
 		t.Error("a socket is not braked")
 	}
 }
@@ -341,19 +344,19 @@ func TestMemoryOfTheBrakeIsBounded(t *testing.T) {
 	b := newBrake(Brake{Burst: 1, Every: time.Hour, Addresses: 100}, nil, c.now)
 	addr := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}) }
 	for n := range 1000 {
-		b.wrong(addr(n), netip.Addr{}, false)
+		b.wrong(caller{remote: addr(n)})
 		if n%50 == 0 {
-			if wait, _ := b.blocked(addr(0), netip.Addr{}); wait == 0 {
+			if wait, _ := b.blocked(caller{remote: addr(0)}); wait == 0 {
 				t.Fatalf("after %d others, who goes on guessing was forgotten", n)
 			}
-			b.wrong(addr(0), netip.Addr{}, false)
+			b.wrong(caller{remote: addr(0)})
 		}
 	}
 	if len(b.known) != 100 || b.recent.Len() != 100 {
 		t.Errorf("knows %d addresses, and remembers the order of %d", len(b.known), b.recent.Len())
 	}
 	for n, want := range map[int]bool{0: true, 999: true, 950: true, 500: false} {
-		if wait, _ := b.blocked(addr(n), netip.Addr{}); (wait > 0) != want {
+		if wait, _ := b.blocked(caller{remote: addr(n)}); (wait > 0) != want {
 			t.Errorf("%d waits %v", n, wait)
 		}
 	}
@@ -365,8 +368,8 @@ func TestBrakedPlaceIsNewsOnce(t *testing.T) {
 	b := newBrake(Brake{Burst: 2, Every: time.Second, Addresses: 10}, nil, c.now)
 	news := func() (n int) {
 		for range 5 {
-			if wait, first := b.blocked(here, netip.Addr{}); wait == 0 {
-				b.wrong(here, netip.Addr{}, false)
+			if wait, first := b.blocked(caller{remote: here}); wait == 0 {
+				b.wrong(caller{remote: here})
 			} else if first {
 				n++
 			}
@@ -398,58 +401,107 @@ func (g *guesses) AddGuesses(_ context.Context, more []store.Guess, _ time.Durat
 	return nil
 }
 
-func (g *guesses) ListGuesses(context.Context, int) ([]store.Guess, error) { return g.given, nil }
+func (g *guesses) ListGuesses(context.Context, int, time.Duration) ([]store.Guess, error) {
+	return g.given, nil
+}
 
 func TestOtherProcessesAreToldOfWrongKeys(t *testing.T) {
 	c, others := &clock{at: noon}, &guesses{}
 	b := newBrake(Brake{Burst: 10, Every: 3 * time.Second, Addresses: 100}, others, c.now)
+	addr := netip.MustParseAddr
+	from := func(remote string) caller { return caller{remote: addr(remote)} }
 	// An address of a jail, of a loopback interface or of a link is another one on another machine, and a socket has none.
-	b.wrong(netip.MustParseAddr("10.1.2.3"), netip.Addr{}, true)
+	b.wrong(caller{remote: addr("10.1.2.3"), where: inJail})
 	for _, at := range []string{"127.0.0.2", "::1", "fe80::1%eth0", "169.254.0.1"} {
-		b.wrong(netip.MustParseAddr(at), netip.Addr{}, false)
+		b.wrong(from(at))
+		b.wrong(caller{remote: addr(at), where: otherHost})
 	}
-	b.wrong(netip.Addr{}, netip.MustParseAddr("127.0.0.1"), false)
+	b.wrong(caller{proxy: addr("127.0.0.1")})
 	b.exchange(t.Context())
 	if len(others.told) != 0 {
 		t.Errorf("told %v", others.told)
 	}
-	b.wrong(here, netip.MustParseAddr("198.51.100.1"), false)
-	b.wrong(here, netip.MustParseAddr("198.51.100.1"), false)
-	b.wrong(netip.MustParseAddr("2001:db8::1"), netip.Addr{}, false)
+	b.wrong(caller{remote: here, proxy: addr("198.51.100.1")})
+	b.wrong(caller{remote: here, where: otherHost})
+	b.wrong(from("2001:db8::1"))
 	b.exchange(t.Context())
 	b.exchange(t.Context()) // once each
 	slices.SortFunc(others.told, func(a, b store.Guess) int { return strings.Compare(a.Place, b.Place) })
-	if want := []store.Guess{{Place: here.String() + "/32", Left: 6 * time.Second}, {Place: "2001:db8::/64", Left: 3 * time.Second},
-		{Place: "proxy 198.51.100.1/32", Left: 2 * time.Second}}; !slices.Equal(others.told, want) {
+	if want := []store.Guess{{Place: here.String() + "/32", Left: 6 * time.Second}, {Place: "2001:db8::/64", Left: 3 * time.Second}}; !slices.Equal(others.told, want) {
 		t.Errorf("told %v, want %v", others.told, want)
 	}
 
-	others.given = []store.Guess{{Place: "192.0.2.77/32", Left: 30 * time.Second}, {Place: "proxy 192.0.2.78/32", Left: 30 * time.Second},
+	others.given = []store.Guess{{Place: "192.0.2.77/32", Left: 30 * time.Second}, {Place: "10.1.2.4/32", Left: 30 * time.Second},
 		{Place: here.String() + "/32", Left: time.Second}, {Place: "127.0.0.9/32", Left: time.Minute}, {Place: "nowhere", Left: time.Minute}}
 	b.exchange(t.Context())
-	other, nobody := netip.MustParseAddr("192.0.2.77"), netip.Addr{}
-	for _, is := range []struct {
-		what          string
-		remote, proxy netip.Addr
-		want          time.Duration
+	for what, is := range map[string]struct {
+		caller
+		want time.Duration
 	}{
-		{"who guessed elsewhere", other, nobody, 3 * time.Second}, {"the clients of a proxy", here, netip.MustParseAddr("192.0.2.78"), time.Second},
-		{"who guessed here too, more than there", here, nobody, 0}, {"a place of this machine", netip.MustParseAddr("127.0.0.9"), nobody, 0},
+		"who guessed elsewhere": {from("192.0.2.77"), 3 * time.Second}, "the same, handed on by another host": {caller{remote: addr("192.0.2.77"), where: otherHost}, 3 * time.Second},
+		"who guessed here too, more than there": {caller{remote: here}, 0}, "a place of this machine": {from("127.0.0.9"), 0},
+		"a jail whose address others have": {caller{remote: addr("10.1.2.4"), where: inJail}, 0}, "others who have the address of a jail": {from("10.1.2.4"), 3 * time.Second},
 	} {
-		if wait, _ := b.blocked(is.remote, is.proxy); wait != is.want {
-			t.Errorf("%s: %s, want %s", is.what, wait, is.want)
+		if wait, _ := b.blocked(is.caller); wait != is.want {
+			t.Errorf("%s: %s, want %s", what, wait, is.want)
 		}
 	}
-	if left := b.left(b.known[guessing{place: place(here)}].Value.(*guesser)); left != 6*time.Second {
+	left := func(at string) time.Duration { return b.left(b.known[from(at).client()].Value.(*guesser)) }
+	if left := left(here.String()); left != 6*time.Second {
 		t.Errorf("what was counted here is %s", left)
 	}
 	c.move(3 * time.Second)
-	if wait, _ := b.blocked(other, nobody); wait != 0 {
+	if wait, _ := b.blocked(from("192.0.2.77")); wait != 0 {
 		t.Errorf("after its wait: %s", wait)
 	}
 	c.move(-24 * time.Hour) // nobody waits until the clock is back
-	if b.blocked(other, nobody); b.left(b.known[guessing{place: place(other)}].Value.(*guesser)) > b.most() {
-		t.Error("when the clock has gone back it waits for longer than the most")
+	if left := left("192.0.2.77"); left > b.most() {
+		t.Errorf("when the clock has gone back it waits %s", left)
+	}
+
+	// What others were given makes nobody be forgotten who is remembered here, and takes the place of who is not.
+	others.given = nil
+	for n := range 1000 {
+		others.given = append(others.given, store.Guess{Place: fmt.Sprintf("203.0.%d.%d/32", n/250, n%250), Left: time.Hour})
+	}
+	c.move(48 * time.Hour)
+	for n := range 60 {
+		b.wrong(from(fmt.Sprint("127.0.1.", n)))
+	}
+	b.exchange(t.Context())
+	if len(b.known) != 100 || b.recent.Len() != 100 || left("203.0.0.0") == 0 {
+		t.Errorf("%d places are known", len(b.known))
+	}
+	for n := range 60 {
+		if left(fmt.Sprint("127.0.1.", n)) == 0 {
+			t.Errorf("place %d is forgotten", n)
+		}
+	}
+}
+
+// A caller in a jail has its address here only, and nobody before it says another one.
+func TestTheAddressOfAJailIsItsOwn(t *testing.T) {
+	w := newWorld(t)
+	ctx := Inside(t.Context())
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
+	r.RemoteAddr = "10.0.0.5:1"
+	r.Header.Set("X-Forwarded-For", "192.0.2.9")
+	trusted := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	if at := ClientAddr(r, trusted); at.String() != "10.0.0.5" {
+		t.Errorf("it is %s", at)
+	}
+	if at := ClientAddr(r.WithContext(t.Context()), trusted); at.String() != "192.0.2.9" {
+		t.Errorf("outside it is %s", at)
+	}
+	jail := netip.MustParseAddr("10.0.0.5")
+	for range w.o.Brake.Burst {
+		w.Wrong(ctx, jail)
+	}
+	if err := w.Braked(ctx, jail); problem.CodeOf(err) != problem.RateLimited {
+		t.Errorf("the jail: %v", err)
+	}
+	if err := w.Braked(t.Context(), jail); err != nil {
+		t.Errorf("who has its address outside: %v", err)
 	}
 }
 

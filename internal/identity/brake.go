@@ -4,8 +4,6 @@ import (
 	"container/list"
 	"context"
 	"net/netip"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -53,12 +51,31 @@ func (b Brake) validate(m *problem.ValidationError) {
 	}
 }
 
-type insideKey struct{}
+// where says whose addresses those of a caller are.
+type where int
 
-// Inside tells [Service.Authenticate] that the caller is in a jail. Its address means something on this host only, so that
-// others are not told of its wrong keys.
+const (
+	thisHost  where = iota // this host's
+	inJail                 // of its jails
+	otherHost              // of another host, which has handed the request on
+)
+
+type whereKey struct{}
+
+// Inside tells that a caller is in a jail. Its address means something on this host only, whatever has the same one elsewhere, and
+// there is no proxy before it.
 func Inside(ctx context.Context) context.Context {
-	return context.WithValue(ctx, insideKey{}, true)
+	return context.WithValue(ctx, whereKey{}, inJail)
+}
+
+// Forwarded tells that a caller is connected with another host of the installation.
+func Forwarded(ctx context.Context) context.Context {
+	return context.WithValue(ctx, whereKey{}, otherHost)
+}
+
+func whereIn(ctx context.Context) where {
+	at, _ := ctx.Value(whereKey{}).(where)
+	return at
 }
 
 // brake counts wrong keys. It counts by where they come from, never by what they are: it answers before a key is read.
@@ -70,47 +87,52 @@ type brake struct {
 
 	mu     sync.Mutex
 	known  map[guessing]*list.Element
-	recent list.List                  // of *guesser, the latest one first
-	untold map[guessing]time.Duration // what others have not been told
+	recent list.List                      // of *guesser, the latest one first
+	untold map[netip.Prefix]time.Duration // what others have not been told
 }
 
 // guessing is where wrong keys come from: a client, or a proxy for all of its clients.
 type guessing struct {
 	place netip.Prefix
 	proxy bool
+	where where
+}
+
+// caller is who presents a key: a client, and who hands its requests on, if somebody does.
+type caller struct {
+	remote, proxy netip.Addr
+	where         where
+}
+
+func callerIn(ctx context.Context, remote netip.Addr) caller {
+	return caller{remote, proxyOf(ctx), whereIn(ctx)}
+}
+
+func (c caller) client() guessing {
+	return guessing{place: place(c.remote), where: c.where.of(c.remote)}
 }
 
 // peers is the record that is shared by all who connect from one place. The loopback addresses are one: a user of this host
 // has them all.
-func peers(at netip.Addr) guessing {
-	if at = at.Unmap(); at.IsLoopback() {
+func (c caller) peers() guessing {
+	at := c.proxy.Unmap()
+	if at.IsLoopback() {
 		at = netip.IPv6Loopback()
 	}
-	return guessing{place(at), true}
+	return guessing{place: place(at), proxy: true, where: c.where.of(at)}
 }
 
-// elsewhere says whether other machines have the same place by the same address.
-func (g guessing) elsewhere() bool {
-	at := g.place.Addr()
-	return at.IsValid() && !at.IsLoopback() && !at.IsLinkLocalUnicast() && !at.IsUnspecified()
-}
-
-// behind is what the name of a proxy begins with, where several processes share a database.
-const behind = "proxy "
-
-// String is the name of a place in the database.
-func (g guessing) String() string {
-	if g.proxy {
-		return behind + g.place.String()
+// of is the where of an address: another host has the same one by most addresses.
+func (w where) of(at netip.Addr) where {
+	if w == otherHost && everywhere(at) {
+		return thisHost
 	}
-	return g.place.String()
+	return w
 }
 
-func parseGuessing(name string) (g guessing, ok bool) {
-	text, proxy := strings.CutPrefix(name, behind)
-	at, err := netip.ParsePrefix(text)
-	g = guessing{at, proxy}
-	return g, err == nil && g.elsewhere()
+// everywhere says whether an address means the same on all hosts of an installation.
+func everywhere(at netip.Addr) bool {
+	return at.IsValid() && !at.IsLoopback() && !at.IsLinkLocalUnicast() && !at.IsUnspecified()
 }
 
 type guesser struct {
@@ -121,7 +143,7 @@ type guesser struct {
 }
 
 func newBrake(limits Brake, shared store.Guesses, now func() time.Time) *brake {
-	return &brake{limits: limits, shared: shared, now: now, share: wake.New(), known: map[guessing]*list.Element{}, untold: map[guessing]time.Duration{}}
+	return &brake{limits: limits, shared: shared, now: now, share: wake.New(), known: map[guessing]*list.Element{}, untold: map[netip.Prefix]time.Duration{}}
 }
 
 // bounds are how many wrong keys may come at once from there, and how soon one of them is forgotten.
@@ -132,8 +154,15 @@ func (b *brake) bounds(from guessing) (burst int, every time.Duration) {
 	return b.limits.Burst, b.limits.Every
 }
 
-// most is how long anybody's wrong keys are remembered: twice as many as may come at once.
-func (b *brake) most() time.Duration { return 2 * time.Duration(b.limits.Burst) * b.limits.Every }
+// most is how long the wrong keys of a place are remembered: twice as many as may come at once, and ten times as many where
+// several processes were given some.
+func (b *brake) most() time.Duration {
+	times := 2
+	if b.shared != nil {
+		times = 10
+	}
+	return time.Duration(times*b.limits.Burst) * b.limits.Every
+}
 
 // place is what one guesser can be expected to have: an IPv4 address, or the /64 of an IPv6 address. A caller without an
 // address, such as one of a Unix socket, is one place.
@@ -153,21 +182,20 @@ func place(remote netip.Addr) netip.Prefix {
 	return prefix
 }
 
-// blocked says how long a place has to wait until its keys are looked at again; first, that this is news. proxy is who hands
-// its requests on, or not valid.
-func (b *brake) blocked(remote, proxy netip.Addr) (wait time.Duration, first bool) {
+// blocked says how long a caller has to wait until its keys are looked at again; first, that this is news.
+func (b *brake) blocked(by caller) (wait time.Duration, first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	own, ok := b.known[guessing{place: place(remote)}]
+	own, ok := b.known[by.client()]
 	if ok {
 		if wait, first := b.waits(own.Value.(*guesser)); wait > 0 {
 			return wait, first
 		}
 	}
-	if !proxy.IsValid() || ok && own.Value.(*guesser).good {
+	if !by.proxy.IsValid() || ok && own.Value.(*guesser).good {
 		return 0, false
 	}
-	if through, ok := b.known[peers(proxy)]; ok {
+	if through, ok := b.known[by.peers()]; ok {
 		return b.waits(through.Value.(*guesser))
 	}
 	return 0, false
@@ -187,13 +215,18 @@ func (b *brake) waits(g *guesser) (wait time.Duration, first bool) {
 	return wait, first
 }
 
-// wrong counts one wrong key, for a place and for the proxy that hands its requests on.
-func (b *brake) wrong(remote, proxy netip.Addr, inside bool) {
+// wrong counts one wrong key, for a client and for the proxy that hands its requests on.
+func (b *brake) wrong(by caller) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.count(guessing{place: place(remote)}, inside).good = false
-	if proxy.IsValid() {
-		b.count(peers(proxy), inside)
+	from := by.client()
+	b.count(from).good = false
+	if by.proxy.IsValid() {
+		b.count(by.peers())
+	}
+	if b.shared != nil && from.where == thisHost && everywhere(from.place.Addr()) && (len(b.untold) < b.limits.Addresses || b.untold[from.place] > 0) {
+		b.untold[from.place] += b.limits.Every
+		b.share.Send()
 	}
 }
 
@@ -208,58 +241,76 @@ func (b *brake) left(g *guesser) time.Duration {
 }
 
 // count is called with mu held.
-func (b *brake) count(from guessing, inside bool) *guesser {
+func (b *brake) count(from guessing) *guesser {
 	g := b.guesser(from)
 	_, every := b.bounds(from)
 	g.until = b.now().Add(min(b.left(g)+every, b.most()))
-	if b.shared != nil && !inside && from.elsewhere() && (len(b.untold) < b.limits.Addresses || b.untold[from] > 0) {
-		b.untold[from] += every
-		b.share.Send()
-	}
 	return g
 }
 
 // exchange tells other processes of wrong keys, and counts those that they were given. What the database does not take is
-// counted by this process alone.
+// counted by this process alone. Counts of proxies and of who had a good key are this process's own.
 func (b *brake) exchange(ctx context.Context) {
+	defer wake.Sleep(ctx, sharePause)
 	asking, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	b.mu.Lock()
 	untold := b.untold
-	b.untold = map[guessing]time.Duration{}
+	b.untold = map[netip.Prefix]time.Duration{}
 	b.mu.Unlock()
 	var more []store.Guess
-	for from, left := range untold {
-		more = append(more, store.Guess{Place: from.String(), Left: left})
+	for place, left := range untold {
+		more = append(more, store.Guess{Place: place.String(), Left: left})
 	}
 	if len(more) > 0 && b.shared.AddGuesses(asking, more, b.most()) != nil {
 		return
 	}
-	all, err := b.shared.ListGuesses(asking, b.limits.Addresses)
+	all, err := b.shared.ListGuesses(asking, b.limits.Addresses, b.most())
 	if err != nil {
 		return
 	}
 	b.mu.Lock()
-	for _, guess := range slices.Backward(all) { // who waits longest is forgotten last
-		if from, ok := parseGuessing(guess.Place); ok {
-			g, until := b.guesser(from), b.now().Add(min(guess.Left, b.most()))
-			if until.After(g.until) {
-				g.until = until
-			}
+	defer b.mu.Unlock()
+	for _, guess := range all {
+		if at, err := netip.ParsePrefix(guess.Place); err == nil && everywhere(at.Addr()) {
+			b.heard(guessing{place: at}, guess.Left)
 		}
 	}
-	b.mu.Unlock()
-	wake.Sleep(ctx, sharePause)
 }
 
-// right notes a good key of a place behind a proxy. Without a proxy there is nobody else to wait for.
-func (b *brake) right(remote, proxy netip.Addr) {
-	if !proxy.IsValid() {
+// heard notes how long the wrong keys of a place are remembered by others. A place of which only others know makes nobody be
+// forgotten who is still remembered here. It is called with mu held.
+func (b *brake) heard(from guessing, left time.Duration) {
+	element, ok := b.known[from]
+	if !ok {
+		if len(b.known) >= b.limits.Addresses {
+			if b.left(b.recent.Back().Value.(*guesser)) > 0 {
+				return
+			}
+			b.forgetLast()
+		}
+		element = b.recent.PushBack(&guesser{from: from})
+		b.known[from] = element
+	}
+	g := element.Value.(*guesser)
+	if until := b.now().Add(left); until.After(g.until) {
+		g.until = until
+	}
+}
+
+// forgetLast is called with mu held.
+func (b *brake) forgetLast() {
+	delete(b.known, b.recent.Remove(b.recent.Back()).(*guesser).from)
+}
+
+// right notes a good key of a client behind a proxy. Without a proxy there is nobody else to wait for.
+func (b *brake) right(by caller) {
+	if !by.proxy.IsValid() {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.guesser(guessing{place: place(remote)}).good = true
+	b.guesser(by.client()).good = true
 }
 
 // guesser is the record of a place, the latest one now. It is called with mu held.
@@ -269,8 +320,7 @@ func (b *brake) guesser(from guessing) *guesser {
 		return element.Value.(*guesser)
 	}
 	if len(b.known) >= b.limits.Addresses {
-		last := b.recent.Back()
-		delete(b.known, b.recent.Remove(last).(*guesser).from)
+		b.forgetLast()
 	}
 	g := &guesser{from: from}
 	b.known[from] = b.recent.PushFront(g)

@@ -9,8 +9,9 @@ import (
 type Guesses interface {
 	// AddGuesses has each place wait longer, by its Left. No place waits longer than most.
 	AddGuesses(ctx context.Context, more []Guess, most time.Duration) error
-	// ListGuesses returns those that wait longest, n at most.
-	ListGuesses(ctx context.Context, n int) ([]Guess, error)
+	// ListGuesses returns those that wait longest, n at most, and none that waits longer than most: the clock of the database has
+	// gone back then.
+	ListGuesses(ctx context.Context, n int, most time.Duration) ([]Guess, error)
 }
 
 // Guess says how long it takes until the wrong keys from a place are forgotten.

@@ -11,7 +11,8 @@ import (
 
 var _ store.Guesses = (*DB)(nil)
 
-// AddGuesses implements store.Guesses. Rows are locked in their order, so that two calls cannot wait for each other.
+// AddGuesses implements store.Guesses. Two calls cannot wait for each other: what is removed is locked by nobody else, and what is
+// changed is locked in its order.
 func (db *DB) AddGuesses(ctx context.Context, more []store.Guess, most time.Duration) error {
 	places, left := make([]string, 0, len(more)), make([]int64, 0, len(more))
 	for _, g := range more {
@@ -21,7 +22,7 @@ func (db *DB) AddGuesses(ctx context.Context, more []store.Guess, most time.Dura
 		places, left = append(places, g.Place), append(left, g.Left.Microseconds())
 	}
 	_, err := db.pool.Exec(ctx, `DELETE FROM guesses WHERE place IN
-		(SELECT place FROM guesses WHERE until <= statement_timestamp() FOR UPDATE SKIP LOCKED)`)
+		(SELECT place FROM guesses WHERE until <= statement_timestamp() OR until > statement_timestamp() + $1 * interval '1 microsecond' FOR UPDATE SKIP LOCKED)`, most.Microseconds())
 	if err == nil {
 		_, err = db.pool.Exec(ctx, `INSERT INTO guesses (place, until)
 			SELECT place, statement_timestamp() + least(micros, $3) * interval '1 microsecond' FROM unnest($1::text[], $2::bigint[]) AS more (place, micros) ORDER BY place
@@ -32,8 +33,9 @@ func (db *DB) AddGuesses(ctx context.Context, more []store.Guess, most time.Dura
 }
 
 // ListGuesses implements store.Guesses.
-func (db *DB) ListGuesses(ctx context.Context, n int) ([]store.Guess, error) {
-	rows, err := db.pool.Query(ctx, `SELECT place, until - statement_timestamp() FROM guesses WHERE until > statement_timestamp() ORDER BY until DESC LIMIT $1`, n)
+func (db *DB) ListGuesses(ctx context.Context, n int, most time.Duration) ([]store.Guess, error) {
+	rows, err := db.pool.Query(ctx, `SELECT place, until - statement_timestamp() FROM guesses 
+		WHERE until > statement_timestamp() AND until <= statement_timestamp() + $2 * interval '1 microsecond' ORDER BY until DESC LIMIT $1`, n, most.Microseconds())
 	if err != nil {
 		return nil, failure(ctx, "list wrong keys", err)
 	}

@@ -41,20 +41,20 @@ func TestWrongKeysAreCountedForAll(t *testing.T) {
 		}
 	}
 	for _, db := range all {
-		list, err := db.ListGuesses(t.Context(), 10)
+		list, err := db.ListGuesses(t.Context(), 10, most)
 		if err != nil || len(list) != 2 {
 			t.Fatalf("%v, %v", list, err)
 		}
 		near("of 100 times 10 s", list[1], "a", 1000*time.Second)
 		near("of 100 times 20 s", list[0], "b", 2000*time.Second)
-		if list, err := db.ListGuesses(t.Context(), 1); err != nil || len(list) != 1 || list[0].Place != "b" {
+		if list, err := db.ListGuesses(t.Context(), 1, most); err != nil || len(list) != 1 || list[0].Place != "b" {
 			t.Errorf("the longest is %v, %v", list, err)
 		}
 	}
 	if err := all[0].AddGuesses(t.Context(), []store.Guess{{Place: "a", Left: 2 * most}, {Place: "d", Left: 2 * most}}, most); err != nil {
 		t.Fatal(err)
 	}
-	list, err := all[1].ListGuesses(t.Context(), 10)
+	list, err := all[1].ListGuesses(t.Context(), 10, most)
 	if err != nil || len(list) != 3 {
 		t.Fatalf("%v, %v", list, err)
 	}
@@ -64,6 +64,19 @@ func TestWrongKeysAreCountedForAll(t *testing.T) {
 	// What is over is removed by the next that counts.
 	if err := pgtest.Exec(t.Context(), url, `DO $$ BEGIN ASSERT (SELECT count(*) FROM guesses) = 3; END $$`); err != nil {
 		t.Error(err)
+	}
+	// The clock of the server has gone back by a day.
+	if err := pgtest.Exec(t.Context(), url, `UPDATE guesses SET until = until + interval '1 day' WHERE place IN ('a', 'b')`); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := all[0].ListGuesses(t.Context(), 10, most); err != nil || len(list) != 1 || list[0].Place != "d" {
+		t.Errorf("%v, %v", list, err)
+	}
+	if err := all[0].AddGuesses(t.Context(), []store.Guess{{Place: "a", Left: time.Second}}, most); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := all[0].ListGuesses(t.Context(), 10, most); err != nil || len(list) != 2 || list[1].Place != "a" || list[1].Left > time.Second {
+		t.Errorf("%v, %v", list, err)
 	}
 	if err := all[0].AddGuesses(t.Context(), []store.Guess{{Place: "\xff"}}, most); !errors.Is(err, store.ErrInvalid) {
 		t.Errorf("a name that is no text: %v", err)

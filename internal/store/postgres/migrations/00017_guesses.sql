@@ -1,5 +1,5 @@
 -- +goose Up
--- How long places of wrong keys wait. It is no loss when a crash of the server empties the table.
+-- When the wrong keys of a place are forgotten. It is no loss when a crash of the server empties the table.
 CREATE UNLOGGED TABLE guesses (
     place text COLLATE "C" NOT NULL PRIMARY KEY,
     until timestamptz      NOT NULL
