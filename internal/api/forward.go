@@ -254,7 +254,11 @@ func (a *API) Forwarded(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, r, problem.New(problem.BadRequest, "send it to the address of listen", "only other control planes send requests here"))
 		return
 	}
-	ctx := identity.Forwarded(context.WithValue(r.Context(), forwardedKey{}, true))
+	from := ""
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		from = r.TLS.PeerCertificates[0].Subject.CommonName
+	}
+	ctx := identity.Forwarded(context.WithValue(r.Context(), forwardedKey{}, true), from)
 	if said.To.IsValid() {
 		ctx = context.WithValue(ctx, http.LocalAddrContextKey, net.TCPAddrFromAddrPort(said.To))
 	}

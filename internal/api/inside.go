@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -39,7 +40,7 @@ func (a *API) Inside(agentOf func(context.Context) string, ownName func(host str
 		}
 	})))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r = r.WithContext(identity.Inside(r.Context()))
+		r = r.WithContext(identity.Inside(r.Context(), gateway.CallerOf(r.Context()).Jail))
 		if a.Surfaces != nil && a.Surfaces.Serves(r.URL.Path) && insideHost(r, ownName) && sameOrigin(r) {
 			a.insideSurfaces(w, r)
 			return

@@ -73,7 +73,7 @@ func (g *Gateway) agrees(ctx context.Context, c *conn, r *http.Request) *problem
 	if c.token == hash {
 		return nil // it is held: the connection is closed when it ends
 	}
-	by, err := g.keys.Authenticate(identity.Inside(ctx), token, c.remote.Addr())
+	by, err := g.keys.Authenticate(identity.Inside(ctx, c.caller.Jail), token, c.remote.Addr())
 	if err != nil {
 		if code := problem.CodeOf(err); code == problem.RateLimited || code == problem.DatabaseUnavailable {
 			return problem.Wrap(err, code, "Wait before the next try.", "the token could not be checked at the moment")

@@ -17,7 +17,7 @@ func ClientAddr(r *http.Request, trusted []netip.Prefix) netip.Addr {
 		return netip.Addr{}
 	}
 	from := canonical(peer.Addr())
-	if whereIn(r.Context()) == inJail {
+	if networkOf(r.Context()).jail != "" {
 		return from
 	}
 	said := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")

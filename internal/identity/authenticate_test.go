@@ -411,10 +411,10 @@ func TestOtherProcessesAreToldOfWrongKeys(t *testing.T) {
 	addr := netip.MustParseAddr
 	from := func(remote string) caller { return caller{remote: addr(remote)} }
 	// An address of a jail, of a loopback interface or of a link is another one on another machine, and a socket has none.
-	b.wrong(caller{remote: addr("10.1.2.3"), where: inJail})
+	b.wrong(caller{remote: addr("10.1.2.3"), network: network{jail: "j1"}})
 	for _, at := range []string{"127.0.0.2", "::1", "fe80::1%eth0", "169.254.0.1"} {
 		b.wrong(from(at))
-		b.wrong(caller{remote: addr(at), where: otherHost})
+		b.wrong(caller{remote: addr(at), network: network{host: "other"}})
 	}
 	b.wrong(caller{proxy: addr("127.0.0.1")})
 	b.exchange(t.Context())
@@ -422,7 +422,7 @@ func TestOtherProcessesAreToldOfWrongKeys(t *testing.T) {
 		t.Errorf("told %v", others.told)
 	}
 	b.wrong(caller{remote: here, proxy: addr("198.51.100.1")})
-	b.wrong(caller{remote: here, where: otherHost})
+	b.wrong(caller{remote: here, network: network{host: "other"}})
 	b.wrong(from("2001:db8::1"))
 	b.exchange(t.Context())
 	b.exchange(t.Context()) // once each
@@ -438,9 +438,9 @@ func TestOtherProcessesAreToldOfWrongKeys(t *testing.T) {
 		caller
 		want time.Duration
 	}{
-		"who guessed elsewhere": {from("192.0.2.77"), 3 * time.Second}, "the same, handed on by another host": {caller{remote: addr("192.0.2.77"), where: otherHost}, 3 * time.Second},
+		"who guessed elsewhere": {from("192.0.2.77"), 3 * time.Second}, "the same, handed on by another host": {caller{remote: addr("192.0.2.77"), network: network{host: "other"}}, 3 * time.Second},
 		"who guessed here too, more than there": {caller{remote: here}, 0}, "a place of this machine": {from("127.0.0.9"), 0},
-		"a jail whose address others have": {caller{remote: addr("10.1.2.4"), where: inJail}, 0}, "others who have the address of a jail": {from("10.1.2.4"), 3 * time.Second},
+		"a jail whose address others have": {caller{remote: addr("10.1.2.4"), network: network{jail: "j1"}}, 0}, "others who have the address of a jail": {from("10.1.2.4"), 3 * time.Second},
 	} {
 		if wait, _ := b.blocked(is.caller); wait != is.want {
 			t.Errorf("%s: %s, want %s", what, wait, is.want)
@@ -455,7 +455,7 @@ func TestOtherProcessesAreToldOfWrongKeys(t *testing.T) {
 		t.Errorf("after its wait: %s", wait)
 	}
 	c.move(-24 * time.Hour) // nobody waits until the clock is back
-	if left := left("192.0.2.77"); left > b.most() {
+	if left := left("192.0.2.77"); left > b.mostOfAll() {
 		t.Errorf("when the clock has gone back it waits %s", left)
 	}
 
@@ -465,12 +465,32 @@ func TestOtherProcessesAreToldOfWrongKeys(t *testing.T) {
 		others.given = append(others.given, store.Guess{Place: fmt.Sprintf("203.0.%d.%d/32", n/250, n%250), Left: time.Hour})
 	}
 	c.move(48 * time.Hour)
+	for n := range 100 { // so that it is full of what can be forgotten
+		b.wrong(from(fmt.Sprint("127.0.2.", n)))
+	}
+	b.right(caller{remote: here, proxy: addr("198.51.100.1")})
+	c.move(time.Hour)
 	for n := range 60 {
 		b.wrong(from(fmt.Sprint("127.0.1.", n)))
 	}
 	b.exchange(t.Context())
-	if len(b.known) != 100 || b.recent.Len() != 100 || left("203.0.0.0") == 0 {
-		t.Errorf("%d places are known", len(b.known))
+	heard := 0
+	for from := range b.known {
+		if strings.HasPrefix(from.place.String(), "203.") {
+			heard++
+		}
+	}
+	if len(b.known) != 100 || b.recent.Len() != 100 || heard != 39 || b.known[caller{remote: here}.client()] == nil {
+		t.Errorf("%d places are known, %d of them to others", len(b.known), heard)
+	}
+	// What one process has counted is twice what may come at once, however much that was.
+	for range 100 {
+		b.wrong(from("192.0.2.200"))
+	}
+	others.told = nil
+	b.exchange(t.Context())
+	if want := (store.Guess{Place: "192.0.2.200/32", Left: time.Minute}); left("192.0.2.200") != time.Minute || !slices.Contains(others.told, want) {
+		t.Errorf("%s are left, and told %v", left("192.0.2.200"), others.told)
 	}
 	for n := range 60 {
 		if left(fmt.Sprint("127.0.1.", n)) == 0 {
@@ -482,7 +502,7 @@ func TestOtherProcessesAreToldOfWrongKeys(t *testing.T) {
 // A caller in a jail has its address here only, and nobody before it says another one.
 func TestTheAddressOfAJailIsItsOwn(t *testing.T) {
 	w := newWorld(t)
-	ctx := Inside(t.Context())
+	ctx := Inside(t.Context(), "j1")
 	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
 	r.RemoteAddr = "10.0.0.5:1"
 	r.Header.Set("X-Forwarded-For", "192.0.2.9")
@@ -502,6 +522,18 @@ func TestTheAddressOfAJailIsItsOwn(t *testing.T) {
 	}
 	if err := w.Braked(t.Context(), jail); err != nil {
 		t.Errorf("who has its address outside: %v", err)
+	}
+	if err := w.Braked(Inside(t.Context(), "j2"), jail); err != nil {
+		t.Errorf("the next jail with its address: %v", err)
+	}
+	local := netip.MustParseAddr("127.0.0.1")
+	for range w.o.Brake.Burst {
+		w.Wrong(Forwarded(t.Context(), "a"), local)
+	}
+	for host, want := range map[string]string{"a": problem.RateLimited, "b": problem.Internal} {
+		if err := w.Braked(Forwarded(t.Context(), host), local); err != nil != (want == problem.RateLimited) {
+			t.Errorf("who is at host %s: %v", host, err)
+		}
 	}
 }
 

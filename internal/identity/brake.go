@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"net/netip"
@@ -51,31 +52,26 @@ func (b Brake) validate(m *problem.ValidationError) {
 	}
 }
 
-// where says whose addresses those of a caller are.
-type where int
+// network says where an address means something, when it is not the network of this host: a jail, or another host, which has handed
+// the request on.
+type network struct{ jail, host string }
 
-const (
-	thisHost  where = iota // this host's
-	inJail                 // of its jails
-	otherHost              // of another host, which has handed the request on
-)
-
-type whereKey struct{}
+type networkKey struct{}
 
 // Inside tells that a caller is in a jail. Its address means something on this host only, whatever has the same one elsewhere, and
 // there is no proxy before it.
-func Inside(ctx context.Context) context.Context {
-	return context.WithValue(ctx, whereKey{}, inJail)
+func Inside(ctx context.Context, jail string) context.Context {
+	return context.WithValue(ctx, networkKey{}, network{jail: cmp.Or(jail, "one without a name")})
 }
 
 // Forwarded tells that a caller is connected with another host of the installation.
-func Forwarded(ctx context.Context) context.Context {
-	return context.WithValue(ctx, whereKey{}, otherHost)
+func Forwarded(ctx context.Context, host string) context.Context {
+	return context.WithValue(ctx, networkKey{}, network{host: cmp.Or(host, "one without a name")})
 }
 
-func whereIn(ctx context.Context) where {
-	at, _ := ctx.Value(whereKey{}).(where)
-	return at
+func networkOf(ctx context.Context) network {
+	n, _ := ctx.Value(networkKey{}).(network)
+	return n
 }
 
 // brake counts wrong keys. It counts by where they come from, never by what they are: it answers before a key is read.
@@ -89,27 +85,28 @@ type brake struct {
 	known  map[guessing]*list.Element
 	recent list.List                      // of *guesser, the latest one first
 	untold map[netip.Prefix]time.Duration // what others have not been told
+	swept  time.Time                      // when places were last looked at that can be forgotten
 }
 
 // guessing is where wrong keys come from: a client, or a proxy for all of its clients.
 type guessing struct {
-	place netip.Prefix
-	proxy bool
-	where where
+	place   netip.Prefix
+	proxy   bool
+	network network
 }
 
 // caller is who presents a key: a client, and who hands its requests on, if somebody does.
 type caller struct {
 	remote, proxy netip.Addr
-	where         where
+	network       network
 }
 
 func callerIn(ctx context.Context, remote netip.Addr) caller {
-	return caller{remote, proxyOf(ctx), whereIn(ctx)}
+	return caller{remote, proxyOf(ctx), networkOf(ctx)}
 }
 
 func (c caller) client() guessing {
-	return guessing{place: place(c.remote), where: c.where.of(c.remote)}
+	return guessing{place: place(c.remote), network: c.network.of(c.remote)}
 }
 
 // peers is the record that is shared by all who connect from one place. The loopback addresses are one: a user of this host
@@ -119,15 +116,15 @@ func (c caller) peers() guessing {
 	if at.IsLoopback() {
 		at = netip.IPv6Loopback()
 	}
-	return guessing{place: place(at), proxy: true, where: c.where.of(at)}
+	return guessing{place: place(at), proxy: true, network: c.network.of(at)}
 }
 
-// of is the where of an address: another host has the same one by most addresses.
-func (w where) of(at netip.Addr) where {
-	if w == otherHost && everywhere(at) {
-		return thisHost
+// of is the network of an address: another host has the same one by most addresses.
+func (n network) of(at netip.Addr) network {
+	if n.jail == "" && everywhere(at) {
+		return network{}
 	}
-	return w
+	return n
 }
 
 // everywhere says whether an address means the same on all hosts of an installation.
@@ -154,15 +151,11 @@ func (b *brake) bounds(from guessing) (burst int, every time.Duration) {
 	return b.limits.Burst, b.limits.Every
 }
 
-// most is how long the wrong keys of a place are remembered: twice as many as may come at once, and ten times as many where
-// several processes were given some.
-func (b *brake) most() time.Duration {
-	times := 2
-	if b.shared != nil {
-		times = 10
-	}
-	return time.Duration(times*b.limits.Burst) * b.limits.Every
-}
+// most is how long the wrong keys of a place are remembered by one process: twice as many as may come at once.
+func (b *brake) most() time.Duration { return time.Duration(2*b.limits.Burst) * b.limits.Every }
+
+// mostOfAll is how long they are remembered where several processes were given some.
+func (b *brake) mostOfAll() time.Duration { return 5 * b.most() }
 
 // place is what one guesser can be expected to have: an IPv4 address, or the /64 of an IPv6 address. A caller without an
 // address, such as one of a Unix socket, is one place.
@@ -224,8 +217,8 @@ func (b *brake) wrong(by caller) {
 	if by.proxy.IsValid() {
 		b.count(by.peers())
 	}
-	if b.shared != nil && from.where == thisHost && everywhere(from.place.Addr()) && (len(b.untold) < b.limits.Addresses || b.untold[from.place] > 0) {
-		b.untold[from.place] += b.limits.Every
+	if b.shared != nil && from.network == (network{}) && everywhere(from.place.Addr()) && (len(b.untold) < b.limits.Addresses || b.untold[from.place] > 0) {
+		b.untold[from.place] = min(b.untold[from.place]+b.limits.Every, b.most())
 		b.share.Send()
 	}
 }
@@ -234,7 +227,7 @@ func (b *brake) wrong(by caller) {
 // mu held.
 func (b *brake) left(g *guesser) time.Duration {
 	now := b.now()
-	if latest := now.Add(b.most()); g.until.After(latest) {
+	if latest := now.Add(b.mostOfAll()); g.until.After(latest) {
 		g.until = latest
 	}
 	return max(g.until.Sub(now), 0)
@@ -244,7 +237,8 @@ func (b *brake) left(g *guesser) time.Duration {
 func (b *brake) count(from guessing) *guesser {
 	g := b.guesser(from)
 	_, every := b.bounds(from)
-	g.until = b.now().Add(min(b.left(g)+every, b.most()))
+	left := b.left(g)
+	g.until = b.now().Add(max(left, min(left+every, b.most())))
 	return g
 }
 
@@ -262,10 +256,10 @@ func (b *brake) exchange(ctx context.Context) {
 	for place, left := range untold {
 		more = append(more, store.Guess{Place: place.String(), Left: left})
 	}
-	if len(more) > 0 && b.shared.AddGuesses(asking, more, b.most()) != nil {
+	if len(more) > 0 && b.shared.AddGuesses(asking, more, b.mostOfAll()) != nil {
 		return
 	}
-	all, err := b.shared.ListGuesses(asking, b.limits.Addresses, b.most())
+	all, err := b.shared.ListGuesses(asking, b.limits.Addresses, b.mostOfAll())
 	if err != nil {
 		return
 	}
@@ -278,16 +272,13 @@ func (b *brake) exchange(ctx context.Context) {
 	}
 }
 
-// heard notes how long the wrong keys of a place are remembered by others. A place of which only others know makes nobody be
-// forgotten who is still remembered here. It is called with mu held.
+// heard notes how long the wrong keys of a place are remembered by others. A place of which only others know makes nobody else be
+// forgotten. It is called with mu held.
 func (b *brake) heard(from guessing, left time.Duration) {
 	element, ok := b.known[from]
 	if !ok {
-		if len(b.known) >= b.limits.Addresses {
-			if b.left(b.recent.Back().Value.(*guesser)) > 0 {
-				return
-			}
-			b.forgetLast()
+		if b.full() {
+			return
 		}
 		element = b.recent.PushBack(&guesser{from: from})
 		b.known[from] = element
@@ -298,9 +289,25 @@ func (b *brake) heard(from guessing, left time.Duration) {
 	}
 }
 
-// forgetLast is called with mu held.
-func (b *brake) forgetLast() {
-	delete(b.known, b.recent.Remove(b.recent.Back()).(*guesser).from)
+// full says whether there is no room for another place, also when those are gone of which there is nothing to remember. It looks for
+// them now and then, and is called with mu held.
+func (b *brake) full() bool {
+	if now := b.now(); len(b.known) >= b.limits.Addresses && now.Sub(b.swept).Abs() >= b.limits.Every {
+		b.swept = now
+		for element := b.recent.Back(); element != nil; {
+			g, before := element.Value.(*guesser), element.Prev()
+			if b.left(g) == 0 && !g.good {
+				b.forget(element)
+			}
+			element = before
+		}
+	}
+	return len(b.known) >= b.limits.Addresses
+}
+
+// forget is called with mu held.
+func (b *brake) forget(element *list.Element) {
+	delete(b.known, b.recent.Remove(element).(*guesser).from)
 }
 
 // right notes a good key of a client behind a proxy. Without a proxy there is nobody else to wait for.
@@ -319,8 +326,8 @@ func (b *brake) guesser(from guessing) *guesser {
 		b.recent.MoveToFront(element)
 		return element.Value.(*guesser)
 	}
-	if len(b.known) >= b.limits.Addresses {
-		b.forgetLast()
+	if b.full() {
+		b.forget(b.recent.Back())
 	}
 	g := &guesser{from: from}
 	b.known[from] = b.recent.PushFront(g)

@@ -379,7 +379,7 @@ func (i *instance) listed(ctx context.Context) (*run, *catalog, error) {
 	began := i.s.o.Now()
 	list, err := i.list(ctx, r, i.s.pace.soon)
 	if err != nil {
-		err = causeOf(ctx, r.explain(ctx, err))
+		err = r.explain(ctx, err)
 		i.finish(ctx, r)
 		return r, nil, err
 	}

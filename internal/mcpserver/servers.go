@@ -395,6 +395,7 @@ func (s *Service) Test(ctx context.Context, by identity.Principal, tenant, name 
 	if err != nil {
 		return Report{}, err
 	}
+	defer pending.End(audit.Outcome{Result: audit.Failed}) // of what panics
 	report, jailed, err := s.try(ctx, all[at], tenant)
 	outcome := audit.OutcomeOf(err, nil)
 	outcome.Jail = jailed
@@ -437,7 +438,7 @@ func (s *Service) try(ctx context.Context, server config.MCPServer, tenant strin
 	began := s.o.Now()
 	list, missing, err := r.list(ctx, nil, s.pace.list)
 	if err != nil {
-		return report, string(r.process.name), causeOf(ctx, r.explain(ctx, err))
+		return report, string(r.process.name), r.explain(ctx, err)
 	}
 	report.Timing.List = s.o.Now().Sub(began)
 	report.Offers, report.Left = list.Offers, list.left
