@@ -172,7 +172,7 @@ func goSubjects() map[string]string {
 		"start":     "jail, hostd",
 		"clones":    "jail/linux Storage, jail/linux Volume",
 		"network":   "jail/linux Reserve, jail/linux Attach, jail/linux Detach, jail/linux Firewall",
-		"agents":    "agent, ringlog, jail/linux TwentyAgents, jail/linux Exec, hostd TwentyAgents, hostd/keeper",
+		"agents":    "agent, ringlog, jail/linux TwentyAgents, jail/linux Exec, hostd TwentyAgents, hostd/agents",
 		"drive":     "browser, cdp",
 		"snapshot":  "browser Snapshot",
 		"console":   "console, browser Live",

@@ -57,7 +57,7 @@ func TestWhatGoBenchmarksPrintBecomesFigures(t *testing.T) {
 func TestBenchmarkIsOfTheSubjectOfItsPackage(t *testing.T) {
 	for full, want := range map[[2]string]string{
 		{"internal/hostd", "Call"}:           "start: Go, hostd Call",
-		{"internal/hostd/agents", "X"}:       "agents: Go, hostd/keeper X",
+		{"internal/hostd/agents", "X"}:       "agents: Go, hostd/agents X",
 		{"internal/browser", "SnapshotAI"}:   "snapshot: Go, browser SnapshotAI",
 		{"internal/new", "Something"}:        "new: Go, new Something",
 		{"internal/policy/redact", "Stream"}: "gateway: Go, policy/redact Stream",
