@@ -203,7 +203,7 @@ func (p *Peers) RoundTrip(r *http.Request) (*http.Response, error) {
 			end()
 		}}
 	} else {
-		answer.Body = carried{answer.Body, end}
+		answer.Body = carried{answer.Body, ctx, end}
 	}
 	return answer, nil
 }
@@ -211,7 +211,19 @@ func (p *Peers) RoundTrip(r *http.Request) (*http.Response, error) {
 // carried is the body of an answer of a node, and switched what goes both ways after it.
 type carried struct {
 	io.ReadCloser
-	end func()
+	asking context.Context
+	end    func()
+}
+
+// Read implements io.Reader. What a node sends in the moment in which it is given up may look like the end of its answer.
+func (c carried) Read(b []byte) (int, error) {
+	n, err := c.ReadCloser.Read(b)
+	if err != nil {
+		if lost := context.Cause(c.asking); problem.CodeOf(lost) == problem.NodeLost {
+			err = lost
+		}
+	}
+	return n, err
 }
 
 // Close implements io.Closer.

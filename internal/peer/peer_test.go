@@ -273,6 +273,17 @@ func TestSessionsOfAllNodesAreListed(t *testing.T) {
 }
 
 // A node that stands still accepts connections, and answers nothing. When it is given up, whoever waits for it does not wait any more.
+func TestAnAnswerThatEndsWhenItsNodeIsGivenUpIsNotWhole(t *testing.T) {
+	for _, lost := range []error{nil, errLost("b")} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(lost)
+		text, err := io.ReadAll(carried{io.NopCloser(strings.NewReader("begun")), ctx, func() {}})
+		if string(text) != "begun" || problem.CodeOf(err) != problem.CodeOf(lost) {
+			t.Errorf("%q, %v after %v", text, err, lost)
+		}
+	}
+}
+
 func TestWhoWaitsForANodeThatIsLostIsToldSo(t *testing.T) {
 	d := &database{nodes: map[string]store.Node{}}
 	a := d.node(t, "a", key(1), time.Now)
