@@ -72,10 +72,10 @@ func showReap(cmd *cobra.Command, r jail.ReapReport, dryRun bool) error {
 	rows := [][]string{{"JAIL", "WHAT", "WHY", "DONE"}}
 	for _, f := range r.Findings {
 		what, name := "jail", string(f.Name)
-		if f.Trace != nil {
-			what = string(f.Trace.Kind)
-			if f.Trace.ID != "" {
-				what += " " + f.Trace.ID
+		if f.Resource != nil {
+			what = string(f.Resource.Kind)
+			if f.Resource.ID != "" {
+				what += " " + f.Resource.ID
 			}
 		}
 		done := "removed"

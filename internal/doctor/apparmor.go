@@ -105,7 +105,7 @@ func (e *exam) outsideAppArmor(ctx context.Context) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	things, err := e.Things(ctx, inventory.Scope{Installation: in.ID, Data: e.Config.DataDir, Run: e.Config.RunDir})
+	things, err := e.Resources(ctx, inventory.Scope{Installation: in.ID, Data: e.Config.DataDir, Run: e.Config.RunDir})
 	if err != nil {
 		return nil, fmt.Errorf("list what is on the host: %w", err)
 	}

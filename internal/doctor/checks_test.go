@@ -324,7 +324,7 @@ func takenAway() []struct {
 		{"orphans", "the order", func(f *fake) {
 			f.install()
 			f.noDaemon()
-			f.things = []inventory.Thing{{Kind: "interface", ID: "cjk3x90007"}}
+			f.resources = []inventory.HostResource{{Kind: "interface", ID: "cjk3x90007"}}
 		}, Warn, "interface cjk3x90007", "clawjail reap"},
 	}
 }
@@ -381,7 +381,7 @@ func TestOrphansAreToldFromWhatShouldBe(t *testing.T) {
 	f.write("var/lib/clawjail/journal/ak3x900001.json", `{"version":1,"name":"ak3x900001","lease":{"index":5,"addr":"10.213.0.155","uid":1879100005}}`)
 	f.write("var/lib/clawjail/journal/notes.txt", "")
 	run := f.Config.RunDir
-	f.things = []inventory.Thing{
+	f.resources = []inventory.HostResource{
 		// what all jails share
 		{Kind: "nft_table", ID: "1 clawjail_k3x9"}, {Kind: "interface", ID: "cjbrk3x9"}, {Kind: "cgroup", ID: "/sys/fs/cgroup/pids/clawjail-k3x9"},
 		{Kind: "mount", ID: run + "/jails"}, {Kind: "nft_element", ID: "origins 636a6b33"}, {Kind: "record", ID: "journal/ak3x900001.json"},
@@ -392,20 +392,20 @@ func TestOrphansAreToldFromWhatShouldBe(t *testing.T) {
 	if r := f.check("orphans"); r.Status != OK {
 		t.Errorf("with what should be there: %+v", r)
 	}
-	shared := len(f.things)
-	for _, planted := range []inventory.Thing{
+	shared := len(f.resources)
+	for _, planted := range []inventory.HostResource{
 		{Kind: "clone", ID: "/x/clones/bk3x900002"}, {Kind: "mount", ID: run + "/jails/bk3x900002/root"}, {Kind: "cgroup", ID: "/sys/fs/cgroup/pids/clawjail-k3x9/bk3x900002"},
 		{Kind: "staged", ID: run + "/bundles/bk3x900002"}, {Kind: "runtime_state", ID: run + "/runtime/bk3x900002"}, {Kind: "jail_dir", ID: run + "/jails/bk3x900002"},
 		{Kind: "interface", ID: "cjk3x90006"}, {Kind: "namespace", ID: run + "/netns/0006"}, {Kind: "nft_element", ID: "browser_tasks 10.213.0.156"},
 		{Kind: "process", ID: "78 chromium uid 1879100006"},
 	} {
-		f.things = append(f.things[:shared:shared], planted)
+		f.resources = append(f.resources[:shared:shared], planted)
 		if r := f.check("orphans"); r.Status != Warn || !strings.Contains(r.Message, planted.ID) {
 			t.Errorf("with %s: %+v", planted, r)
 		}
 	}
 	f.write("var/lib/clawjail/journal/ak3x900001.json", "{")
-	f.things = []inventory.Thing{{Kind: "clone", ID: "/x/clones/ak3x900001"}}
+	f.resources = []inventory.HostResource{{Kind: "clone", ID: "/x/clones/ak3x900001"}}
 	if r := f.check("orphans"); r.Status != OK {
 		t.Errorf("with a damaged record: %+v", r)
 	}

@@ -25,9 +25,9 @@ type fake struct {
 	t *testing.T
 	Options
 	Host
-	commands map[string]string // what programs print, by their line
-	things   []inventory.Thing
-	free     uint64
+	commands  map[string]string // what programs print, by their line
+	resources []inventory.HostResource
+	free      uint64
 	// added are the folders that root has let agents have, and addedProblem is what is wrong with them.
 	added        []hostd.AddedRoot
 	addedProblem error
@@ -66,8 +66,8 @@ func newFake(t *testing.T) *fake {
 		Daemon: func(context.Context) (hostd.Info, error) {
 			return hostd.Info{Version: "1.0", Jails: 3, Installation: "k3x9", Subnet: netip.MustParsePrefix("10.213.0.0/20")}, nil
 		},
-		Health: func(context.Context) error { return nil },
-		Things: func(context.Context, inventory.Scope) ([]inventory.Thing, error) { return f.things, nil },
+		Health:    func(context.Context) error { return nil },
+		Resources: func(context.Context, inventory.Scope) ([]inventory.HostResource, error) { return f.resources, nil },
 		Trials: Trials{
 			Storage: facts(Facts{"kind": "overlay"}),
 			Limits:  facts(nil),
@@ -167,7 +167,7 @@ func (f *fake) appArmor() {
 	f.write("usr/sbin/apparmor_parser", "")
 	f.write("proc/17/attr/current", "clawjail-k3x9-agent (enforce)\n")
 	f.write("proc/18/attr/current", "unconfined\n")
-	f.things = []inventory.Thing{{Kind: "process", ID: fmt.Sprintf("17 sh uid %d", f.Config.UIDBase+3)}, {Kind: "process", ID: "18 crun uid 0"}}
+	f.resources = []inventory.HostResource{{Kind: "process", ID: fmt.Sprintf("17 sh uid %d", f.Config.UIDBase+3)}, {Kind: "process", ID: "18 crun uid 0"}}
 	f.Daemon = func(context.Context) (hostd.Info, error) {
 		return hostd.Info{Installation: "k3x9", AppArmor: true}, nil
 	}

@@ -50,12 +50,12 @@ func (f *simulated) record(template string) (text []byte, entries []transcript.E
 		f.t.Fatal(err)
 	}
 	var out bytes.Buffer
-	before := f.host.Things()
+	before := f.host.Resources()
 	err := Record(f.t.Context(), RecordOptions{Run: f.Run, Dataset: "zroot/clawjail", Dir: dir, Template: template, HostName: "vault.example.org", Now: time.Now, To: &out})
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	if after := f.host.Things(); !slices.Equal(before, after) {
+	if after := f.host.Resources(); !slices.Equal(before, after) {
 		f.t.Errorf("the host has\n%s\nand had\n%s", strings.Join(after, "\n"), strings.Join(before, "\n"))
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
@@ -152,10 +152,10 @@ func TestDoctorOfASimulatedHostFailsWhatAScenarioTakesAway(t *testing.T) {
 		{"no-space", "zfs_dataset", Warn, "free some space"},
 	} {
 		f := newSimulated(t)
-		before := f.host.Things()
+		before := f.host.Resources()
 		if c.scenario != "" {
 			f.host.Scenario(c.scenario)
-			before = f.host.Things()
+			before = f.host.Resources()
 		}
 		for _, r := range Run(t.Context(), f.Options, f.Host).Checks {
 			switch {
@@ -168,7 +168,7 @@ func TestDoctorOfASimulatedHostFailsWhatAScenarioTakesAway(t *testing.T) {
 				t.Errorf("%s: %+v", c.scenario, r)
 			}
 		}
-		if after := f.host.Things(); !slices.Equal(before, after) {
+		if after := f.host.Resources(); !slices.Equal(before, after) {
 			t.Errorf("%s: looking changed the host: %v", c.scenario, after)
 		}
 	}

@@ -56,8 +56,8 @@ type Host struct {
 	Daemon func(context.Context) (hostd.Info, error)
 	// Health asks the control plane whether it answers.
 	Health func(context.Context) error
-	// Things lists what an installation has on the host.
-	Things func(context.Context, inventory.Scope) ([]inventory.Thing, error)
+	// Resources lists what an installation has on the host.
+	Resources func(context.Context, inventory.Scope) ([]inventory.HostResource, error)
 
 	Trials
 }
@@ -134,7 +134,7 @@ func ThisHost(o Options) Host {
 		CheckRoot:  func(c config.Config, r hostd.AddedRoot) error { return r.Check(c) },
 		Daemon:     daemon.Info,
 		Health:     func(ctx context.Context) error { return answers(ctx, o.ControlURL) },
-		Things:     inventory.Take,
+		Resources:  inventory.Take,
 		Trials:     trials(o),
 	}
 }

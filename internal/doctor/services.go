@@ -64,7 +64,7 @@ func orphans(ctx context.Context, e *exam) Result {
 		return e.failed(err)
 	}
 	// The host's things are read before the records: a record is written before anything of a jail exists.
-	things, err := e.Things(ctx, inventory.Scope{
+	things, err := e.Resources(ctx, inventory.Scope{
 		Installation: in.ID, Data: e.Config.DataDir, Run: e.Config.RunDir,
 		Subnet: in.Subnet, UIDBase: e.Config.UIDBase, UIDs: uint32(pool.Size()),
 	})
@@ -126,7 +126,7 @@ func (e *exam) records(id jail.Installation) ([]record, error) {
 
 // strays are the things that belong to a jail of which there is no record. Things that all jails share stay out: the bridge,
 // the tables, the installation's own group.
-func strays(things []inventory.Thing, known []record, id jail.Installation, pool *jail.Pool, data, run string) []inventory.Thing {
+func strays(things []inventory.HostResource, known []record, id jail.Installation, pool *jail.Pool, data, run string) []inventory.HostResource {
 	names := map[jail.Name]bool{}
 	indices := map[int]bool{}
 	for _, r := range known {
@@ -136,7 +136,7 @@ func strays(things []inventory.Thing, known []record, id jail.Installation, pool
 		}
 	}
 	named := regexp.MustCompile(`\b[ab]` + string(id) + `\d{5}\b`)
-	var out []inventory.Thing
+	var out []inventory.HostResource
 	for _, t := range things {
 		if shared(t, id, data, run) {
 			continue
@@ -156,7 +156,7 @@ func strays(things []inventory.Thing, known []record, id jail.Installation, pool
 	return out
 }
 
-func shared(t inventory.Thing, id jail.Installation, data, run string) bool {
+func shared(t inventory.HostResource, id jail.Installation, data, run string) bool {
 	base := filepath.Base(t.ID)
 	switch t.Kind {
 	case "nft_table", "record":
@@ -176,7 +176,7 @@ func shared(t inventory.Thing, id jail.Installation, data, run string) bool {
 }
 
 // leaseOf is the lease that a thing belongs to, when the thing tells.
-func leaseOf(t inventory.Thing, id jail.Installation, pool *jail.Pool) (int, bool) {
+func leaseOf(t inventory.HostResource, id jail.Installation, pool *jail.Pool) (int, bool) {
 	words := strings.Fields(t.ID)
 	last := words[max(len(words)-1, 0):]
 	if len(last) == 0 {

@@ -117,12 +117,12 @@ func (t *trial) hit(ctx context.Context, number int, script string, want jail.Li
 
 // enter puts a process into the groups of a jail.
 func enter(ctx context.Context, limiter *linux.Limiter, name jail.Name, pid int) error {
-	traces, err := limiter.List(ctx)
+	resources, err := limiter.List(ctx)
 	if err != nil {
 		return err
 	}
 	entered := false
-	for _, trace := range traces {
+	for _, trace := range resources {
 		if trace.Name != name {
 			continue
 		}

@@ -224,12 +224,12 @@ func watchRenderer(ctx context.Context, runtime jail.Runtime, name jail.Name, fa
 
 // browserProcesses finds the browser's main process and its first renderer among the jail's processes.
 func browserProcesses(ctx context.Context, runtime jail.Runtime, name jail.Name) (main, renderer *seen, err error) {
-	traces, err := runtime.List(ctx)
+	resources, err := runtime.List(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, trace := range traces {
-		if trace.Kind != jail.TraceProcess || trace.Name != name {
+	for _, trace := range resources {
+		if trace.Kind != jail.ResourceProcess || trace.Name != name {
 			continue
 		}
 		dir := filepath.Join("/proc", trace.ID)

@@ -106,7 +106,7 @@ type absent struct {
 	jail.Limiter
 }
 
-func (absent) List(context.Context) ([]jail.Trace, error)          { return nil, nil }
+func (absent) List(context.Context) ([]jail.HostResource, error)   { return nil, nil }
 func (absent) Kill(context.Context, jail.Name, jail.Process) error { return nil }
 func (absent) Unmount(context.Context, jail.Name, bool) error      { return nil }
 func (absent) Stop(context.Context, jail.Name) error               { return nil }
@@ -115,7 +115,7 @@ func (absent) Destroy(context.Context, jail.Name) error            { return nil 
 
 type absentFirewall struct{ jail.Firewall }
 
-func (absentFirewall) List(context.Context) ([]jail.Trace, error) { return nil, nil }
+func (absentFirewall) List(context.Context) ([]jail.HostResource, error) { return nil, nil }
 
 // removeFolders removes the trial's folders, those that were made above them, and the lock. It enters no mount: a folder with
 // one in it stays.

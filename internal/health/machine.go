@@ -177,8 +177,8 @@ func (m *Watch) stray(ctx context.Context) []string {
 
 func findingText(f jail.Finding) string {
 	what := "jail " + string(f.Name)
-	if f.Trace != nil {
-		what = string(f.Trace.Kind) + " " + f.Trace.ID
+	if f.Resource != nil {
+		what = string(f.Resource.Kind) + " " + f.Resource.ID
 	}
 	return fmt.Sprintf("%s (%s)", what, f.Reason)
 }

@@ -41,7 +41,7 @@ func (f *fakeHost) Reap(_ context.Context, o jail.ReapOptions) (jail.ReapReport,
 	if !o.DryRun {
 		panic("looking removes something")
 	}
-	return jail.ReapReport{Findings: []jail.Finding{{Name: "cj-1", Trace: &jail.Trace{Kind: jail.TraceClone, ID: "/clones/1"}, Reason: "nobody's"}, {Name: "cj-2", Reason: "its owner is gone"}}}, nil
+	return jail.ReapReport{Findings: []jail.Finding{{Name: "cj-1", Resource: &jail.HostResource{Kind: jail.ResourceClone, ID: "/clones/1"}, Reason: "nobody's"}, {Name: "cj-2", Reason: "its owner is gone"}}}, nil
 }
 
 func TestTheMachineIsAskedOnceForAllWhoLook(t *testing.T) {

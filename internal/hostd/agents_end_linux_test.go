@@ -86,8 +86,8 @@ while True:
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	traces, err := c.Traces(t.Context())
-	for _, trace := range traces {
+	resources, err := c.HostResources(t.Context())
+	for _, trace := range resources {
 		if trace.Name != "" {
 			t.Errorf("left is %+v", trace)
 		}

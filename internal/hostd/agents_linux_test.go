@@ -168,10 +168,10 @@ func TestAgentsOfThisHostOutliveTheHostDaemon(t *testing.T) {
 	if err := c.Drop(t.Context(), "default", "bot", jail.DropOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	traces, err := c.Traces(t.Context())
-	for _, trace := range traces {
-		if trace.Name != "" {
-			t.Errorf("left is %+v", trace)
+	resources, err := c.HostResources(t.Context())
+	for _, resource := range resources {
+		if resource.Name != "" {
+			t.Errorf("left is %+v", resource)
 		}
 	}
 	if err != nil {

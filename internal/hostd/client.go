@@ -309,9 +309,9 @@ func (c *Client) Templates(ctx context.Context) ([]Template, error) {
 	return ask[[]Template](ctx, c, OpTemplates, noArguments{})
 }
 
-// Traces lists everything that the installation has on the host.
-func (c *Client) Traces(ctx context.Context) ([]jail.Trace, error) {
-	return ask[[]jail.Trace](ctx, c, OpTraces, noArguments{})
+// HostResources lists everything that the installation has on the host.
+func (c *Client) HostResources(ctx context.Context) ([]jail.HostResource, error) {
+	return ask[[]jail.HostResource](ctx, c, OpHostResources, noArguments{})
 }
 
 func (c *Client) dial(ctx context.Context) (*net.UnixConn, error) {

@@ -55,8 +55,8 @@ func (f *fakeContainers) Lost(string)                                 { f.note("
 func (f *fakeContainers) Found(string)                                { f.note("found") }
 func (f *fakeContainers) Run(ctx context.Context) error               { f.note("run"); <-ctx.Done(); return nil }
 func (f *fakeContainers) Gateway() netip.Addr                         { return netip.MustParseAddr("10.1.2.1") }
-func (f *fakeContainers) Traces(context.Context) ([]jail.Trace, error) {
-	return []jail.Trace{{Kind: jail.TraceRuntimeState, Name: "ctest00001", Index: -1, ID: "x"}}, nil
+func (f *fakeContainers) HostResources(context.Context) ([]jail.HostResource, error) {
+	return []jail.HostResource{{Kind: jail.ResourceRuntimeState, Name: "ctest00001", Index: -1, ID: "x"}}, nil
 }
 func (f *fakeContainers) Composed(_ context.Context, after uint64) (uint64, []jail.Composed, error) {
 	return after + 1, []jail.Composed{{ID: "0123", Tenant: "default", Agent: "bot", Addr: f.Gateway().Next()}}, nil
@@ -100,8 +100,8 @@ func TestContainersAreTheOtherDrivers(t *testing.T) {
 	if version, all, err := c.Composed(t.Context(), 7); err != nil || version != 8 || len(all) != 1 || all[0].Agent != "bot" || all[0].Addr != fake.Gateway().Next() {
 		t.Errorf("the containers of docker-compose are %d, %+v, %v", version, all, err)
 	}
-	if traces, err := c.Traces(t.Context()); err != nil || len(traces) != 1 || traces[0].Name != "ctest00001" {
-		t.Errorf("the traces are %v, %v", traces, err)
+	if resources, err := c.HostResources(t.Context()); err != nil || len(resources) != 1 || resources[0].Name != "ctest00001" {
+		t.Errorf("the resources are %v, %v", resources, err)
 	}
 	w, err := fake.o.Output(jail.Agent{Tenant: "default", Name: "bot"}, jail.Stderr)
 	if err != nil {

@@ -28,7 +28,7 @@ type disk struct {
 }
 
 func newDisk(dir string) (disk, error) {
-	for _, k := range jail.TraceKinds() {
+	for _, k := range jail.ResourceKinds() {
 		if err := os.MkdirAll(filepath.Join(dir, string(k)), 0o755); err != nil {
 			return disk{}, err
 		}
@@ -41,23 +41,23 @@ func (d disk) parts() jail.Parts {
 	return jail.Parts{Storage: diskStorage{d}, Network: diskNetwork{d}, Firewall: diskFirewall{d}, Runtime: diskRuntime{d}, Limiter: diskLimiter{d}, Means: jail.AllMeans()}
 }
 
-func (d disk) path(k jail.TraceKind, id string) string { return filepath.Join(d.dir, string(k), id) }
+func (d disk) path(k jail.ResourceKind, id string) string { return filepath.Join(d.dir, string(k), id) }
 
-func (d disk) put(k jail.TraceKind, id string, content string) error {
+func (d disk) put(k jail.ResourceKind, id string, content string) error {
 	return os.WriteFile(d.path(k, id), []byte(content), 0o600)
 }
 
-func (d disk) remove(k jail.TraceKind, id string) error { return absent(os.Remove(d.path(k, id))) }
+func (d disk) remove(k jail.ResourceKind, id string) error { return absent(os.Remove(d.path(k, id))) }
 
 // list reads the things of some kinds. An id is a jail's name, or the index of a lease.
-func (d disk) list(kinds ...jail.TraceKind) (out []jail.Trace, err error) {
+func (d disk) list(kinds ...jail.ResourceKind) (out []jail.HostResource, err error) {
 	for _, k := range kinds {
 		entries, err := os.ReadDir(filepath.Join(d.dir, string(k)))
 		if err != nil {
 			return nil, err
 		}
 		for _, e := range entries {
-			t := jail.Trace{Kind: k, Index: -1, ID: e.Name()}
+			t := jail.HostResource{Kind: k, Index: -1, ID: e.Name()}
 			if n, err := strconv.Atoi(e.Name()); err == nil {
 				t.Index = n
 			} else {
@@ -72,16 +72,16 @@ func (d disk) list(kinds ...jail.TraceKind) (out []jail.Trace, err error) {
 type diskStorage struct{ disk }
 
 func (s diskStorage) Clone(_ context.Context, n jail.Name, _ jail.Spec) (string, error) {
-	return "/", errors.Join(s.put(jail.TraceClone, string(n), ""), s.put(jail.TraceMount, string(n), ""))
+	return "/", errors.Join(s.put(jail.ResourceClone, string(n), ""), s.put(jail.ResourceMount, string(n), ""))
 }
 func (s diskStorage) Unmount(_ context.Context, n jail.Name, _ bool) error {
-	return s.remove(jail.TraceMount, string(n))
+	return s.remove(jail.ResourceMount, string(n))
 }
 func (s diskStorage) Destroy(_ context.Context, n jail.Name) error {
-	return s.remove(jail.TraceClone, string(n))
+	return s.remove(jail.ResourceClone, string(n))
 }
-func (s diskStorage) List(context.Context) ([]jail.Trace, error) {
-	return s.list(jail.TraceClone, jail.TraceMount)
+func (s diskStorage) List(context.Context) ([]jail.HostResource, error) {
+	return s.list(jail.ResourceClone, jail.ResourceMount)
 }
 
 func (s diskStorage) Mount(_ context.Context, p jail.Placement) error {
@@ -103,53 +103,55 @@ type diskNetwork struct{ disk }
 func (n diskNetwork) Reserve(context.Context) (jail.Lease, error) { return n.pool.Take() }
 func (n diskNetwork) Attach(_ context.Context, _ jail.Name, l jail.Lease) (string, error) {
 	id := strconv.Itoa(l.Index)
-	return "", errors.Join(n.put(jail.TraceNamespace, id, ""), n.put(jail.TraceInterface, id, ""))
+	return "", errors.Join(n.put(jail.ResourceNamespace, id, ""), n.put(jail.ResourceInterface, id, ""))
 }
 func (n diskNetwork) Detach(_ context.Context, _ jail.Name, l jail.Lease) error {
 	id := strconv.Itoa(l.Index)
-	return errors.Join(n.remove(jail.TraceInterface, id), n.remove(jail.TraceNamespace, id))
+	return errors.Join(n.remove(jail.ResourceInterface, id), n.remove(jail.ResourceNamespace, id))
 }
 func (n diskNetwork) Release(l jail.Lease) { n.pool.Release(l.Index) }
-func (n diskNetwork) List(context.Context) ([]jail.Trace, error) {
-	return n.list(jail.TraceInterface, jail.TraceNamespace)
+func (n diskNetwork) List(context.Context) ([]jail.HostResource, error) {
+	return n.list(jail.ResourceInterface, jail.ResourceNamespace)
 }
-func (n diskNetwork) RemoveTrace(_ context.Context, t jail.Trace) error {
+func (n diskNetwork) RemoveResource(_ context.Context, t jail.HostResource) error {
 	return n.remove(t.Kind, t.ID)
 }
 
 type diskFirewall struct{ disk }
 
 func (f diskFirewall) Add(_ context.Context, _ jail.Table, l jail.Lease) error {
-	return f.put(jail.TraceTableMember, strconv.Itoa(l.Index), "")
+	return f.put(jail.ResourceTableMember, strconv.Itoa(l.Index), "")
 }
 func (f diskFirewall) Remove(_ context.Context, _ jail.Table, l jail.Lease) error {
-	return f.remove(jail.TraceTableMember, strconv.Itoa(l.Index))
+	return f.remove(jail.ResourceTableMember, strconv.Itoa(l.Index))
 }
 func (f diskFirewall) Ensure(context.Context) error { return nil }
-func (f diskFirewall) List(context.Context) ([]jail.Trace, error) {
-	return f.list(jail.TraceTableMember)
+func (f diskFirewall) List(context.Context) ([]jail.HostResource, error) {
+	return f.list(jail.ResourceTableMember)
 }
-func (f diskFirewall) RemoveTrace(_ context.Context, t jail.Trace) error {
+func (f diskFirewall) RemoveResource(_ context.Context, t jail.HostResource) error {
 	return f.remove(t.Kind, t.ID)
 }
 
 type diskLimiter struct{ disk }
 
 func (l diskLimiter) Apply(_ context.Context, n jail.Name, _ string, _ jail.Limits) error {
-	return l.put(jail.TraceCgroup, string(n), "")
+	return l.put(jail.ResourceCgroup, string(n), "")
 }
 func (l diskLimiter) Remove(_ context.Context, n jail.Name) error {
-	return l.remove(jail.TraceCgroup, string(n))
+	return l.remove(jail.ResourceCgroup, string(n))
 }
 func (l diskLimiter) Usage(context.Context, jail.Name, jail.Process) (jail.Usage, error) {
 	return jail.Usage{}, nil
 }
-func (l diskLimiter) List(context.Context) ([]jail.Trace, error) { return l.list(jail.TraceCgroup) }
+func (l diskLimiter) List(context.Context) ([]jail.HostResource, error) {
+	return l.list(jail.ResourceCgroup)
+}
 
 type diskRuntime struct{ disk }
 
 func (r diskRuntime) Start(_ context.Context, p jail.Placement, stdio [3]*os.File) (jail.Process, error) {
-	if err := errors.Join(r.put(jail.TraceStaged, string(p.Name), ""), r.put(jail.TraceRuntimeState, string(p.Name), "")); err != nil {
+	if err := errors.Join(r.put(jail.ResourceStaged, string(p.Name), ""), r.put(jail.ResourceRuntimeState, string(p.Name), "")); err != nil {
 		return jail.Process{}, err
 	}
 	cmd := exec.Command(p.Spec.Program.Argv[0], p.Spec.Program.Argv[1:]...)
@@ -160,7 +162,7 @@ func (r diskRuntime) Start(_ context.Context, p jail.Placement, stdio [3]*os.Fil
 	}
 	pid := cmd.Process.Pid
 	started, _ := startTime(pid)
-	if err := r.put(jail.TraceProcess, string(p.Name), fmt.Sprintf("%d %d", pid, started)); err != nil {
+	if err := r.put(jail.ResourceProcess, string(p.Name), fmt.Sprintf("%d %d", pid, started)); err != nil {
 		return jail.Process{}, err
 	}
 	return jail.Process{PID: pid, Started: started}, cmd.Process.Release()
@@ -192,7 +194,7 @@ func (r diskRuntime) Terminate(_ context.Context, _ jail.Name, p jail.Process) e
 
 // Kill also finds a process that is in no record: the one that was started in the moment before the kill.
 func (r diskRuntime) Kill(_ context.Context, n jail.Name, p jail.Process) error {
-	data, err := os.ReadFile(r.path(jail.TraceProcess, string(n)))
+	data, err := os.ReadFile(r.path(jail.ResourceProcess, string(n)))
 	if err == nil {
 		if _, err := fmt.Sscanf(string(data), "%d %d", &p.PID, &p.Started); err != nil {
 			return err
@@ -204,15 +206,15 @@ func (r diskRuntime) Kill(_ context.Context, n jail.Name, p jail.Process) error 
 		_ = unix.Kill(p.PID, unix.SIGKILL) // it may end in between
 		return jail.ErrBusy                // asked again until it is gone
 	}
-	return r.remove(jail.TraceProcess, string(n))
+	return r.remove(jail.ResourceProcess, string(n))
 }
 
 func (r diskRuntime) Stop(_ context.Context, n jail.Name) error {
-	return errors.Join(r.remove(jail.TraceStaged, string(n)), r.remove(jail.TraceRuntimeState, string(n)))
+	return errors.Join(r.remove(jail.ResourceStaged, string(n)), r.remove(jail.ResourceRuntimeState, string(n)))
 }
 
-func (r diskRuntime) List(context.Context) ([]jail.Trace, error) {
-	return r.list(jail.TraceProcess, jail.TraceRuntimeState, jail.TraceStaged)
+func (r diskRuntime) List(context.Context) ([]jail.HostResource, error) {
+	return r.list(jail.ResourceProcess, jail.ResourceRuntimeState, jail.ResourceStaged)
 }
 
 // startTime is field 22 of /proc/<pid>/stat; a zombie has ended.

@@ -183,7 +183,7 @@ func create(t *testing.T, c *Client, s jail.Spec) *jail.Jail {
 // empty waits until nothing is on the host.
 func (f *fixture) empty(t *testing.T) {
 	t.Helper()
-	testenv.Eventually(t, patience, func() bool { return len(f.host.Things()) == 0 }, "left on the host: %v", f.host.Things())
+	testenv.Eventually(t, patience, func() bool { return len(f.host.Resources()) == 0 }, "left on the host: %v", f.host.Resources())
 }
 
 // raw sends one request as it stands and returns the connection.

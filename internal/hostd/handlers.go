@@ -38,12 +38,12 @@ func newHandlers() map[Operation]handler {
 		OpDestroy: named(func(m jail.Maker, ctx context.Context, n jail.Name) (any, error) {
 			return noResult{}, m.Destroy(ctx, n)
 		}),
-		OpReap:       (*server).reap,
-		OpTemplates:  plain(func(s *server, ctx context.Context, _ noArguments) (any, error) { return s.Templates(ctx) }),
-		OpTraces:     plain(func(s *server, ctx context.Context, _ noArguments) (any, error) { return s.traces(ctx) }),
-		OpCheckpoint: plain((*server).keep),
-		OpComposed:   plain((*server).composed),
-		OpShare:      plain((*server).share),
+		OpReap:          (*server).reap,
+		OpTemplates:     plain(func(s *server, ctx context.Context, _ noArguments) (any, error) { return s.Templates(ctx) }),
+		OpHostResources: plain(func(s *server, ctx context.Context, _ noArguments) (any, error) { return s.resources(ctx) }),
+		OpCheckpoint:    plain((*server).keep),
+		OpComposed:      plain((*server).composed),
+		OpShare:         plain((*server).share),
 		OpReaped: plain(func(s *server, _ context.Context, a reapedArguments) (any, error) {
 			return s.reaped.behind(a.After), nil
 		}),
@@ -234,9 +234,9 @@ type reapResult struct {
 	Error  *wireError      `json:"error,omitzero"`
 }
 
-// traces lists what the parts see, and the records.
-func (s *server) traces(ctx context.Context) (any, error) {
-	all, err := s.life.Traces(ctx)
+// resources lists what the parts see, and the records.
+func (s *server) resources(ctx context.Context) (any, error) {
+	all, err := s.life.HostResources(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -245,13 +245,13 @@ func (s *server) traces(ctx context.Context) (any, error) {
 		return nil, fmt.Errorf("read the journal: %w", err)
 	}
 	for _, r := range records {
-		all = append(all, jail.Trace{Kind: jail.TraceRecord, Name: r.Name, Index: r.Lease.Index, ID: string(r.Name)})
+		all = append(all, jail.HostResource{Kind: jail.ResourceRecord, Name: r.Name, Index: r.Lease.Index, ID: string(r.Name)})
 	}
 	for _, n := range damaged {
-		all = append(all, jail.Trace{Kind: jail.TraceRecord, Name: n, Index: -1, ID: string(n)})
+		all = append(all, jail.HostResource{Kind: jail.ResourceRecord, Name: n, Index: -1, ID: string(n)})
 	}
 	if s.makers.hasContainers(ctx) {
-		more, err := s.makers.containers.Traces(ctx)
+		more, err := s.makers.containers.HostResources(ctx)
 		return append(all, more...), err
 	}
 	return all, nil

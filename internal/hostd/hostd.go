@@ -49,8 +49,8 @@ type Jails interface {
 	Run(ctx context.Context)
 	// Reap compares what there is with what should be, and removes the rest.
 	Reap(ctx context.Context, o jail.ReapOptions) (jail.ReapReport, error)
-	// Traces lists what there is of jails, but for their records.
-	Traces(ctx context.Context) ([]jail.Trace, error)
+	// HostResources lists what there is of jails, but for their records.
+	HostResources(ctx context.Context) ([]jail.HostResource, error)
 	Close()
 }
 

@@ -59,8 +59,8 @@ type Containers interface {
 	// Composed lists the containers of docker-compose that the gateway is open to, when that is of another version than after;
 	// else it waits for a change until the context ends or a minute has passed.
 	Composed(ctx context.Context, after uint64) (version uint64, all []jail.Composed, err error)
-	// Traces lists what the installation has at the engine.
-	Traces(ctx context.Context) ([]jail.Trace, error)
+	// HostResources lists what the installation has at the engine.
+	HostResources(ctx context.Context) ([]jail.HostResource, error)
 	// RemoveNetwork removes what all containers share, when there are none.
 	RemoveNetwork(ctx context.Context) error
 	// Uninstall removes every container of the installation, what they have kept in volumes, and what they share.

@@ -18,17 +18,17 @@ type Operation string
 
 // The operations.
 const (
-	OpInfo      Operation = "info"      // what this host daemon is
-	OpHold      Operation = "hold"      // be the owner of jails, for as long as the connection is open
-	OpCreate    Operation = "create"    // make a jail; its stdio comes back as descriptors
-	OpAdmit     Operation = "admit"     // open the gateway to a jail
-	OpWait      Operation = "wait"      // until the program of a jail has ended
-	OpInspect   Operation = "inspect"   // one jail, with its usage
-	OpList      Operation = "list"      // every jail
-	OpDestroy   Operation = "destroy"   // end a jail
-	OpReap      Operation = "reap"      // remove what should not be there
-	OpTemplates Operation = "templates" // what jails can be made from
-	OpTraces    Operation = "traces"    // everything that this installation has on the host
+	OpInfo          Operation = "info"      // what this host daemon is
+	OpHold          Operation = "hold"      // be the owner of jails, for as long as the connection is open
+	OpCreate        Operation = "create"    // make a jail; its stdio comes back as descriptors
+	OpAdmit         Operation = "admit"     // open the gateway to a jail
+	OpWait          Operation = "wait"      // until the program of a jail has ended
+	OpInspect       Operation = "inspect"   // one jail, with its usage
+	OpList          Operation = "list"      // every jail
+	OpDestroy       Operation = "destroy"   // end a jail
+	OpReap          Operation = "reap"      // remove what should not be there
+	OpTemplates     Operation = "templates" // what jails can be made from
+	OpHostResources Operation = "traces"    // everything that this installation has on the host
 	// OpCheckpoint keeps a signed note of the audit log.
 	OpCheckpoint Operation = "checkpoint"
 	// OpReaped says what was removed that no owner asked to remove.
@@ -55,7 +55,7 @@ const (
 
 // Operations lists every operation.
 func Operations() []Operation {
-	return []Operation{OpInfo, OpHold, OpCreate, OpAdmit, OpWait, OpInspect, OpList, OpDestroy, OpReap, OpTemplates, OpTraces,
+	return []Operation{OpInfo, OpHold, OpCreate, OpAdmit, OpWait, OpInspect, OpList, OpDestroy, OpReap, OpTemplates, OpHostResources,
 		OpCheckpoint, OpReaped, OpShare, OpKeep, OpDrop, OpKept, OpCheck, OpSetToken, OpHasToken, OpRestart, OpReadLog, OpVolumes, OpType, OpExec, OpDial, OpComposed}
 }
 

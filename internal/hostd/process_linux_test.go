@@ -122,12 +122,12 @@ func left(t *testing.T, dir string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	traces, err := d.list(jail.TraceKinds()...)
+	resources, err := d.list(jail.ResourceKinds()...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out []string
-	for _, trace := range traces {
+	for _, trace := range resources {
 		out = append(out, fmt.Sprint(trace))
 	}
 	records, err := filepath.Glob(filepath.Join(dir, "journal", "*"))
@@ -439,7 +439,7 @@ func TestAnInheritedConnectionDoesNotSpeakForADeadOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Kill(heir, unix.SIGKILL) }()
-	if n := len(f.host.Things()); n == 0 {
+	if n := len(f.host.Resources()); n == 0 {
 		t.Fatal("there is no jail")
 	}
 	p.kill()

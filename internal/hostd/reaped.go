@@ -119,8 +119,8 @@ func (q *reapings) note(report jail.ReapReport) {
 		r := Reaping{Jail: f.Name, Reason: ReapResidue, What: whatJail, Error: f.Error}
 		if f.Name != "" {
 			r.Reason = cmp.Or(q.ending[f.Name], ReapResidue)
-		} else if f.Trace != nil {
-			r.What = fmt.Sprintf("%s %s", f.Trace.Kind, f.Trace.ID)
+		} else if f.Resource != nil {
+			r.What = fmt.Sprintf("%s %s", f.Resource.Kind, f.Resource.ID)
 		}
 		if f.Error != "" {
 			id := string(r.Jail) + " " + r.What

@@ -177,8 +177,8 @@ func TestJailsThatTheReaperEndsAreToldWithTheirReason(t *testing.T) {
 
 func TestWhatADeadHostDaemonLeftIsTold(t *testing.T) {
 	host, socket := jailtest.NewHost(), newSocket(t)
-	stray := jail.Trace{Kind: jail.TraceClone, Name: "btest00007", Index: -1, ID: "btest00007"}
-	loose := jail.Trace{Kind: jail.TraceTableMember, Index: 77, ID: "10.99.0.77"}
+	stray := jail.HostResource{Kind: jail.ResourceClone, Name: "btest00007", Index: -1, ID: "btest00007"}
+	loose := jail.HostResource{Kind: jail.ResourceTableMember, Index: 77, ID: "10.99.0.77"}
 	host.Plant(stray)
 	host.Plant(loose)
 	f := startServer(t, host, socket, nil)
@@ -209,8 +209,8 @@ func TestWhatADeadHostDaemonLeftIsTold(t *testing.T) {
 
 func TestTheHostIsComparedWithTheJournalByItself(t *testing.T) {
 	f := newFixture(t, func(o *Options) { o.ScanEvery = 10 * time.Millisecond })
-	f.host.Plant(jail.Trace{Kind: jail.TraceNamespace, Index: 78, ID: "78"})
-	f.host.Plant(jail.Trace{Kind: jail.TraceClone, Name: "btest00008", Index: -1, ID: "btest00008"})
+	f.host.Plant(jail.HostResource{Kind: jail.ResourceNamespace, Index: 78, ID: "78"})
+	f.host.Plant(jail.HostResource{Kind: jail.ResourceClone, Name: "btest00008", Index: -1, ID: "btest00008"})
 	if got := f.reaped(t, "btest00008"); len(got) != 1 || got[0].Reason != ReapResidue {
 		t.Errorf("got %+v", got)
 	}
@@ -237,7 +237,7 @@ func TestWhatCannotBeRemovedIsToldOnceAndWhenItIs(t *testing.T) {
 	stuck.Store(true)
 	f := newFixture(t, func(o *Options) { o.Parts.Storage = stuckStorage{o.Parts.Storage, &stuck} })
 	const name = "btest00009"
-	f.host.Plant(jail.Trace{Kind: jail.TraceClone, Name: name, Index: -1, ID: name})
+	f.host.Plant(jail.HostResource{Kind: jail.ResourceClone, Name: name, Index: -1, ID: name})
 	c := NewClient(f.socket, nil)
 	for range 3 {
 		if _, err := c.Reap(t.Context(), jail.ReapOptions{}); err == nil {

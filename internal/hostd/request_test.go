@@ -59,7 +59,7 @@ func TestRequestsThatAreNotExactAreRefused(t *testing.T) {
 			}
 		})
 	}
-	if n := len(f.host.Things()); n != 0 {
+	if n := len(f.host.Resources()); n != 0 {
 		t.Errorf("%d things were made", n)
 	}
 }

@@ -132,7 +132,7 @@ func TestAWholeHostDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rest, err := d.list(jail.TraceKinds()...); err != nil || len(rest) > 0 {
+	if rest, err := d.list(jail.ResourceKinds()...); err != nil || len(rest) > 0 {
 		t.Errorf("left: %v, %v", rest, err)
 	}
 	again := startHelper(t, self, "run", nil, dir, "nobody")

@@ -27,7 +27,7 @@ func TestClientIsADriver(t *testing.T) {
 	jailtest.Run(t, func(t *testing.T) jailtest.Subject {
 		f := newFixture(t, nil)
 		c := f.client(t)
-		return jailtest.Subject{Driver: c, Template: "tiny", Things: c.Traces, Missing: "btest00000"}
+		return jailtest.Subject{Driver: c, Template: "tiny", Resources: c.HostResources, Missing: "btest00000"}
 	})
 }
 
@@ -235,7 +235,7 @@ func TestCreateNeedsAHold(t *testing.T) {
 	if _, err := NewClient(f.socket, nil).Create(t.Context(), spec("exec cat")); err == nil {
 		t.Error("a client without a hold makes a jail")
 	}
-	if n := len(f.host.Things()); n != 0 {
+	if n := len(f.host.Resources()); n != 0 {
 		t.Errorf("%d things were made", n)
 	}
 }
@@ -334,10 +334,10 @@ func TestSessionsSurviveARestartOfTheHostDaemon(t *testing.T) {
 
 func TestWhatADeadHostDaemonLeftIsGoneBeforeTheSocketOpens(t *testing.T) {
 	host := jailtest.NewHost()
-	host.Plant(jail.Trace{Kind: jail.TraceClone, Name: "btest00007", Index: -1, ID: "btest00007"})
+	host.Plant(jail.HostResource{Kind: jail.ResourceClone, Name: "btest00007", Index: -1, ID: "btest00007"})
 	started := -1
 	startServer(t, host, newSocket(t), func(o *Options) {
-		o.Parts.Start = func(context.Context) error { started = len(host.Things()); return nil }
+		o.Parts.Start = func(context.Context) error { started = len(host.Resources()); return nil }
 	})
 	if started != 0 {
 		t.Errorf("%d things were there when the driver was started", started)
@@ -360,7 +360,7 @@ func TestEndJailsLeavesNothing(t *testing.T) {
 			if err := f.stop(); err != nil {
 				t.Fatal(err)
 			}
-			if left := len(f.host.Things()); (left == 0) != end {
+			if left := len(f.host.Resources()); (left == 0) != end {
 				t.Errorf("%d things are left", left)
 			}
 			if !closed {
@@ -478,24 +478,24 @@ func TestInfoTemplatesAndTraces(t *testing.T) {
 	if err != nil || len(templates) != 1 || templates[0].Name != "tiny" || templates[0].Programs["sh"].Path != "/bin/sh" {
 		t.Errorf("templates: %+v, %v", templates, err)
 	}
-	traces, err := c.Traces(t.Context())
+	resources, err := c.HostResources(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := map[jail.TraceKind]bool{}
-	for _, trace := range traces {
-		seen[trace.Kind] = true
+	seen := map[jail.ResourceKind]bool{}
+	for _, resource := range resources {
+		seen[resource.Kind] = true
 	}
-	for _, kind := range []jail.TraceKind{jail.TraceRecord, jail.TraceProcess, jail.TraceInterface, jail.TraceCgroup} {
+	for _, kind := range []jail.ResourceKind{jail.ResourceRecord, jail.ResourceProcess, jail.ResourceInterface, jail.ResourceCgroup} {
 		if !seen[kind] {
-			t.Errorf("no trace of kind %s of jail %s in %v", kind, j.Name, traces)
+			t.Errorf("no resource of kind %s of jail %s in %v", kind, j.Name, resources)
 		}
 	}
 }
 
 func TestReapReportsWhatCouldNotBeRemoved(t *testing.T) {
 	f := newFixture(t, nil)
-	f.host.Plant(jail.Trace{Kind: jail.TraceClone, Name: "btest00009", Index: -1, ID: "btest00009"})
+	f.host.Plant(jail.HostResource{Kind: jail.ResourceClone, Name: "btest00009", Index: -1, ID: "btest00009"})
 	c := NewClient(f.socket, nil)
 	dry, err := c.Reap(t.Context(), jail.ReapOptions{DryRun: true})
 	if err != nil || len(dry.Findings) != 1 || dry.Findings[0].Removed {
@@ -520,7 +520,7 @@ type brokenFirewall struct {
 	err error
 }
 
-func (b brokenFirewall) List(context.Context) ([]jail.Trace, error) { return nil, b.err }
+func (b brokenFirewall) List(context.Context) ([]jail.HostResource, error) { return nil, b.err }
 
 func TestAPanicIsAnErrorOfItsCallAlone(t *testing.T) {
 	socket := newSocket(t)

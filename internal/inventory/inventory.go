@@ -25,13 +25,13 @@ type Scope struct {
 	UIDs         uint32       // how many there are
 }
 
-// Thing is one thing on the host.
-type Thing struct {
+// HostResource is one thing on the host.
+type HostResource struct {
 	Kind string `json:"kind"`
 	ID   string `json:"id"`
 }
 
-func (t Thing) String() string { return t.Kind + " " + t.ID }
+func (t HostResource) String() string { return t.Kind + " " + t.ID }
 
 // probe finds the things of one kind.
 type probe struct {
@@ -50,8 +50,8 @@ func Kinds() []string {
 
 // Take lists everything of the installation that is on the host, in a fixed order. A list that cannot be read is an
 // error: an incomplete list must not look like an empty one.
-func Take(ctx context.Context, s Scope) ([]Thing, error) {
-	var all []Thing
+func Take(ctx context.Context, s Scope) ([]HostResource, error) {
+	var all []HostResource
 	var errs []error
 	for _, p := range table {
 		ids, err := p.look(ctx, s)
@@ -59,20 +59,20 @@ func Take(ctx context.Context, s Scope) ([]Thing, error) {
 			errs = append(errs, fmt.Errorf("list each %s: %w", p.kind, err))
 		}
 		for _, id := range ids {
-			all = append(all, Thing{p.kind, id})
+			all = append(all, HostResource{p.kind, id})
 		}
 	}
-	slices.SortFunc(all, func(a, b Thing) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(all, func(a, b HostResource) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID)) })
 	return slices.Compact(all), errors.Join(errs...)
 }
 
 // Added lists what is in after and not in before.
-func Added(before, after []Thing) []Thing {
-	old := make(map[Thing]bool, len(before))
+func Added(before, after []HostResource) []HostResource {
+	old := make(map[HostResource]bool, len(before))
 	for _, t := range before {
 		old[t] = true
 	}
-	out := []Thing{}
+	out := []HostResource{}
 	for _, t := range after {
 		if !old[t] {
 			out = append(out, t)

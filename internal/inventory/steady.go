@@ -9,8 +9,8 @@ import (
 
 // Settled waits until two looks at the host in a row agree, for at most ten seconds: closing returns before the
 // network has been refilled.
-func Settled(ctx context.Context, s Scope) ([]Thing, error) {
-	var last []Thing
+func Settled(ctx context.Context, s Scope) ([]HostResource, error) {
+	var last []HostResource
 	for n := range 40 {
 		now, err := Take(ctx, s)
 		if err != nil {
@@ -31,8 +31,8 @@ func Settled(ctx context.Context, s Scope) ([]Thing, error) {
 
 // CountSlots leaves out the network slots that are made ahead: each is used once, so which there are changes.
 // Their number is compared instead.
-func CountSlots(all []Thing) []Thing {
-	var out []Thing
+func CountSlots(all []HostResource) []HostResource {
+	var out []HostResource
 	slots := map[string]int{}
 	for _, t := range all {
 		if t.Kind == "interface" || t.Kind == "namespace" || t.Kind == "mount" && filepath.Base(filepath.Dir(t.ID)) == "netns" || t.Kind == "process" {
@@ -42,7 +42,7 @@ func CountSlots(all []Thing) []Thing {
 		out = append(out, t)
 	}
 	for kind, n := range slots {
-		out = append(out, Thing{Kind: kind, ID: fmt.Sprintf("number %d", n)})
+		out = append(out, HostResource{Kind: kind, ID: fmt.Sprintf("number %d", n)})
 	}
 	return out
 }

@@ -68,8 +68,8 @@ func TestAWarmJailThatLostAControlIsNotAdmitted(t *testing.T) {
 		defer j.Stdio.Close()
 		m.Seen = lost
 		err = l.Admit(t.Context(), j.Name)
-		member := jail.Trace{Kind: jail.TraceTableMember, Index: j.Lease.Index, ID: j.Lease.Addr.String()}
-		if open := slices.Contains(h.Things(), member); open == (lost != nil) || (problem.CodeOf(err) == problem.JailUnconfined) != (lost != nil) {
+		member := jail.HostResource{Kind: jail.ResourceTableMember, Index: j.Lease.Index, ID: j.Lease.Addr.String()}
+		if open := slices.Contains(h.Resources(), member); open == (lost != nil) || (problem.CodeOf(err) == problem.JailUnconfined) != (lost != nil) {
 			t.Errorf("lost %v: %v, and the gateway is open: %v", lost != nil, err, open)
 		}
 		if err := l.Destroy(t.Context(), j.Name); err != nil {

@@ -263,7 +263,7 @@ type Console interface {
 	Resume(ctx context.Context, name Name, a Agent) error
 	// Finish keeps what is left in the pipes and removes them. Output that was kept stays. It may be repeated.
 	Finish(ctx context.Context, name Name) error
-	List(ctx context.Context) ([]Trace, error)
+	List(ctx context.Context) ([]HostResource, error)
 }
 
 // Driver makes jails on one substrate.

@@ -50,7 +50,7 @@ func subject(t *testing.T) jailtest.Subject {
 	l := newLifecycle(t, jailtest.NewMemory(h))
 	running(t, l)
 	return jailtest.Subject{Driver: l, Template: "tiny", Missing: "btest99999",
-		Things: func(context.Context) ([]jail.Trace, error) { return h.Things(), nil }}
+		Resources: func(context.Context) ([]jail.HostResource, error) { return h.Resources(), nil }}
 }
 
 func TestMemoryDriverConforms(t *testing.T) { jailtest.Run(t, subject) }
@@ -181,7 +181,7 @@ func recover_(t *testing.T, h *jailtest.Host) {
 	again := newLifecycle(t, m, func(o *jail.Options) {
 		o.Now = func() time.Time { return time.Now().Add(4 * time.Hour) }
 	})
-	if r, err := again.Reap(t.Context(), jail.ReapOptions{}); err != nil || len(r.Findings) > 0 && len(h.Things()) > 0 {
+	if r, err := again.Reap(t.Context(), jail.ReapOptions{}); err != nil || len(r.Findings) > 0 && len(h.Resources()) > 0 {
 		t.Fatalf("second reap: %+v, %v", r, err)
 	}
 	expectEmpty(t, h, m)
@@ -189,7 +189,7 @@ func recover_(t *testing.T, h *jailtest.Host) {
 
 func expectEmpty(t *testing.T, h *jailtest.Host, m *jailtest.Memory) {
 	t.Helper()
-	if left := h.Things(); len(left) > 0 {
+	if left := h.Resources(); len(left) > 0 {
 		t.Errorf("left on the host: %v", left)
 	}
 	if n := m.Pool.InUse(); n > 0 {
@@ -212,7 +212,7 @@ func TestReapingBringsNoAddressForward(t *testing.T) {
 	}
 	next(0)
 	next(1)
-	h.Plant(jail.Trace{Kind: jail.TraceTableMember, Index: 0, ID: "10.99.0.150"})
+	h.Plant(jail.HostResource{Kind: jail.ResourceTableMember, Index: 0, ID: "10.99.0.150"})
 	if r, err := l.Reap(t.Context(), jail.ReapOptions{}); err != nil || len(r.Findings) != 1 || !r.Findings[0].Removed {
 		t.Fatalf("reaped is %+v, %v", r, err)
 	}
@@ -224,7 +224,7 @@ func TestReapingBringsNoAddressForward(t *testing.T) {
 }
 
 func TestReaperRemovesAPlantedLeakOfEachKind(t *testing.T) {
-	for _, kind := range jail.TraceKinds() {
+	for _, kind := range jail.ResourceKinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			h := jailtest.NewHost()
 			m := jailtest.NewMemory(h)
@@ -234,9 +234,9 @@ func TestReaperRemovesAPlantedLeakOfEachKind(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer good.Stdio.Close()
-			before := h.Things()
+			before := h.Resources()
 
-			if kind == jail.TraceRecord { // a record is a leak when its process is gone
+			if kind == jail.ResourceRecord { // a record is a leak when its process is gone
 				other := jailtest.NewMemory(h)
 				lived(newLifecycle(t, other, func(o *jail.Options) {
 					o.Barrier = func(s jail.Step) {
@@ -248,23 +248,23 @@ func TestReaperRemovesAPlantedLeakOfEachKind(t *testing.T) {
 				m = jailtest.NewMemory(h)
 				l = newLifecycle(t, m)
 			} else {
-				trace := jail.Trace{Kind: kind, Index: -1, Name: "btest77777", ID: "planted"}
-				if kind == jail.TraceInterface || kind == jail.TraceNamespace || kind == jail.TraceTableMember {
-					trace.Name, trace.Index = "", 77
-					trace.ID = "10.99.0.227"
+				resource := jail.HostResource{Kind: kind, Index: -1, Name: "btest77777", ID: "planted"}
+				if kind == jail.ResourceInterface || kind == jail.ResourceNamespace || kind == jail.ResourceTableMember {
+					resource.Name, resource.Index = "", 77
+					resource.ID = "10.99.0.227"
 				} else {
-					trace.ID = string(trace.Name)
+					resource.ID = string(resource.Name)
 				}
-				h.Plant(trace)
+				h.Plant(resource)
 			}
-			if len(jailtest.Difference(before, h.Things())) != 1 {
+			if len(jailtest.Difference(before, h.Resources())) != 1 {
 				t.Fatal("the comparison does not see the planted leak")
 			}
 			dry, err := l.Reap(t.Context(), jail.ReapOptions{DryRun: true})
 			if err != nil || len(dry.Findings) != 1 || dry.Findings[0].Removed {
 				t.Fatalf("dry run: %+v, %v", dry, err)
 			}
-			if len(jailtest.Difference(before, h.Things())) != 1 {
+			if len(jailtest.Difference(before, h.Resources())) != 1 {
 				t.Fatal("a dry run changed the host")
 			}
 			for range 2 {
@@ -272,10 +272,10 @@ func TestReaperRemovesAPlantedLeakOfEachKind(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if left := jailtest.Difference(before, h.Things()); len(left) > 0 {
+			if left := jailtest.Difference(before, h.Resources()); len(left) > 0 {
 				t.Fatalf("still there: %v", left)
 			}
-			if gone := jailtest.Difference(h.Things(), before); len(gone) > 0 {
+			if gone := jailtest.Difference(h.Resources(), before); len(gone) > 0 {
 				t.Fatalf("the reaper took from a living jail: %v", gone)
 			}
 			if err := l.Destroy(t.Context(), good.Name); err != nil {
@@ -288,15 +288,15 @@ func TestReaperRemovesAPlantedLeakOfEachKind(t *testing.T) {
 func TestReaperLeavesOtherInstallationsAlone(t *testing.T) {
 	h := jailtest.NewHost()
 	l := newLifecycle(t, jailtest.NewMemory(h))
-	foreign := jail.Trace{Kind: jail.TraceClone, Name: "bothr00001", Index: -1, ID: "bothr00001"}
+	foreign := jail.HostResource{Kind: jail.ResourceClone, Name: "bothr00001", Index: -1, ID: "bothr00001"}
 	h.Plant(foreign)
 	r, err := l.Reap(t.Context(), jail.ReapOptions{})
-	if err != nil || len(r.Findings) > 0 || !slices.Contains(h.Things(), foreign) {
+	if err != nil || len(r.Findings) > 0 || !slices.Contains(h.Resources(), foreign) {
 		t.Fatalf("reap touched another installation: %+v, %v", r, err)
 	}
-	own := jail.Trace{Kind: jail.TraceClone, Name: "btest00001", Index: -1, ID: "btest00001"}
+	own := jail.HostResource{Kind: jail.ResourceClone, Name: "btest00001", Index: -1, ID: "btest00001"}
 	h.Plant(own)
-	if r, err := l.Reap(t.Context(), jail.ReapOptions{}); err != nil || len(r.Findings) != 1 || slices.Contains(h.Things(), own) {
+	if r, err := l.Reap(t.Context(), jail.ReapOptions{}); err != nil || len(r.Findings) != 1 || slices.Contains(h.Resources(), own) {
 		t.Errorf("the same thing of its own installation stays: %+v, %v", r, err)
 	}
 }
@@ -400,7 +400,7 @@ func (nowhere) Open(context.Context, jail.Name, jail.Agent) (ends [3]*os.File, e
 
 func (nowhere) Resume(context.Context, jail.Name, jail.Agent) error { return nil }
 func (nowhere) Finish(context.Context, jail.Name) error             { return nil }
-func (nowhere) List(context.Context) ([]jail.Trace, error)          { return nil, nil }
+func (nowhere) List(context.Context) ([]jail.HostResource, error)   { return nil, nil }
 
 func TestOwnerJailsEndWhenTheirOwnerIsGoneAndKeepJailsDoNot(t *testing.T) {
 	h := jailtest.NewHost()
@@ -516,10 +516,10 @@ func TestWhatSomebodyElseTakesFromTheFirewallIsPutBack(t *testing.T) {
 	if err := l.Admit(t.Context(), j.Name); err != nil {
 		t.Fatal(err)
 	}
-	member := jail.Trace{Kind: jail.TraceTableMember, Index: j.Lease.Index, ID: j.Lease.Addr.String()}
+	member := jail.HostResource{Kind: jail.ResourceTableMember, Index: j.Lease.Index, ID: j.Lease.Addr.String()}
 	h.Take(member)
 	running(t, l)
-	testenv.Eventually(t, 10*time.Second, func() bool { return slices.Contains(h.Things(), member) }, "the jail is not in its table again")
+	testenv.Eventually(t, 10*time.Second, func() bool { return slices.Contains(h.Resources(), member) }, "the jail is not in its table again")
 	j.Stdio.Close()
 	if err := l.Destroy(t.Context(), j.Name); err != nil {
 		t.Fatal(err)

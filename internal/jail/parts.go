@@ -45,7 +45,7 @@ type Storage interface {
 	Unmount(ctx context.Context, name Name, force bool) error
 	// Destroy removes the clone. ErrBusy is retried by the caller, ErrHasDependents is not.
 	Destroy(ctx context.Context, name Name) error
-	List(ctx context.Context) ([]Trace, error)
+	List(ctx context.Context) ([]HostResource, error)
 }
 
 // Network gives a jail its address behind the gateway.
@@ -58,9 +58,9 @@ type Network interface {
 	Detach(ctx context.Context, name Name, l Lease) error
 	// Release gives the lease back. The caller has seen that nothing of it is left.
 	Release(l Lease)
-	List(ctx context.Context) ([]Trace, error)
-	// RemoveTrace removes an orphan that List reported.
-	RemoveTrace(ctx context.Context, t Trace) error
+	List(ctx context.Context) ([]HostResource, error)
+	// RemoveResource removes an orphan that List reported.
+	RemoveResource(ctx context.Context, t HostResource) error
 }
 
 // Firewall opens the gateway's address and port to the members of a table.
@@ -70,8 +70,8 @@ type Firewall interface {
 	// Ensure writes the rules again where somebody else has removed them (`nft flush ruleset`). Members that
 	// went with them are not its business: whoever knows them adds them again. It is cheap when nothing changed.
 	Ensure(ctx context.Context) error
-	List(ctx context.Context) ([]Trace, error)
-	RemoveTrace(ctx context.Context, t Trace) error
+	List(ctx context.Context) ([]HostResource, error)
+	RemoveResource(ctx context.Context, t HostResource) error
 }
 
 // Table is one of the firewall's tables of addresses.
@@ -102,7 +102,7 @@ type Limiter interface {
 	// Usage reports what the jail consumes and which limits it ran into. Fields that cannot be measured (on
 	// this substrate, or because proc has ended) are zero; Hit is kept until Remove.
 	Usage(ctx context.Context, name Name, proc Process) (Usage, error)
-	List(ctx context.Context) ([]Trace, error)
+	List(ctx context.Context) ([]HostResource, error)
 }
 
 // Placement is where a jail was put: the outcome of the steps before Start.
@@ -145,13 +145,13 @@ type Runtime interface {
 	Kill(ctx context.Context, name Name, proc Process) error
 	// Stop removes the runtime's state and everything that Start staged.
 	Stop(ctx context.Context, name Name) error
-	List(ctx context.Context) ([]Trace, error)
+	List(ctx context.Context) ([]HostResource, error)
 }
 
-// Trace is one thing that a jail left, or has, on the host. The kinds are the inventory of everything that
+// HostResource is one thing that a jail left, or has, on the host. The kinds are the inventory of everything that
 // can be left behind.
-type Trace struct {
-	Kind TraceKind `json:"kind"`
+type HostResource struct {
+	Kind ResourceKind `json:"kind"`
 	// Name is the jail it belongs to; empty when the thing itself does not tell (an address in a table).
 	Name Name `json:"name,omitempty"`
 	// Index is the lease it belongs to, or -1.
@@ -160,26 +160,26 @@ type Trace struct {
 	ID string `json:"id"`
 }
 
-// TraceKind is a kind of thing that can be left behind.
-type TraceKind string
+// ResourceKind is a kind of thing that can be left behind.
+type ResourceKind string
 
 // The inventory. A part that can leave something else adds a line here, and the test that plants a leak of
 // each kind fails until it covers it.
 const (
-	TraceProcess      TraceKind = "process"
-	TraceCgroup       TraceKind = "cgroup" // or the rules of rctl(8)
-	TraceMount        TraceKind = "mount"
-	TraceClone        TraceKind = "clone"
-	TraceInterface    TraceKind = "interface"
-	TraceNamespace    TraceKind = "namespace"
-	TraceTableMember  TraceKind = "table_member"
-	TraceRuntimeState TraceKind = "runtime_state"
-	TraceStaged       TraceKind = "staged"
-	TraceRecord       TraceKind = "record"
+	ResourceProcess      ResourceKind = "process"
+	ResourceCgroup       ResourceKind = "cgroup" // or the rules of rctl(8)
+	ResourceMount        ResourceKind = "mount"
+	ResourceClone        ResourceKind = "clone"
+	ResourceInterface    ResourceKind = "interface"
+	ResourceNamespace    ResourceKind = "namespace"
+	ResourceTableMember  ResourceKind = "table_member"
+	ResourceRuntimeState ResourceKind = "runtime_state"
+	ResourceStaged       ResourceKind = "staged"
+	ResourceRecord       ResourceKind = "record"
 )
 
-// TraceKinds lists the inventory.
-func TraceKinds() []TraceKind {
-	return []TraceKind{TraceProcess, TraceCgroup, TraceMount, TraceClone, TraceInterface, TraceNamespace,
-		TraceTableMember, TraceRuntimeState, TraceStaged, TraceRecord}
+// ResourceKinds lists the inventory.
+func ResourceKinds() []ResourceKind {
+	return []ResourceKind{ResourceProcess, ResourceCgroup, ResourceMount, ResourceClone, ResourceInterface, ResourceNamespace,
+		ResourceTableMember, ResourceRuntimeState, ResourceStaged, ResourceRecord}
 }

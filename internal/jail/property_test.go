@@ -128,7 +128,7 @@ func TestWhateverHappensTheHostComesToHoldExactlyTheLivingJails(t *testing.T) {
 				if len(slices.Compact(slices.Clone(addresses))) != len(addresses) || m.Pool.InUse() != len(addresses) {
 					rt.Fatalf("addresses %v of %d jails, %d leased", addresses, len(alive), m.Pool.InUse())
 				}
-				for _, thing := range h.Things() {
+				for _, thing := range h.Resources() {
 					if thing.Name != "" && alive[thing.Name].Name == "" || thing.Name == "" && !slices.Contains(addresses, thing.Index) {
 						rt.Fatalf("on the host and of no living jail: %+v", thing)
 					}

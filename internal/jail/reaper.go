@@ -23,11 +23,11 @@ type ReapReport struct {
 
 // Finding is one jail or one thing on the host that should not be there.
 type Finding struct {
-	Name    Name   `json:"name,omitempty"`
-	Trace   *Trace `json:"trace,omitempty"` // nil when a whole jail is meant
-	Reason  string `json:"reason"`
-	Removed bool   `json:"removed"`
-	Error   string `json:"error,omitempty"`
+	Name     Name          `json:"name,omitempty"`
+	Resource *HostResource `json:"trace,omitempty"` // nil when a whole jail is meant
+	Reason   string        `json:"reason"`
+	Removed  bool          `json:"removed"`
+	Error    string        `json:"error,omitempty"`
 }
 
 // Reap compares the host with the journal and removes what should not be there. One runs at a time. It
@@ -35,7 +35,7 @@ type Finding struct {
 // complete in both cases.
 //
 // The host is read before the journal: a record is written before anything of a jail
-// exists, so a trace without a record belongs to nobody. Only names of this installation are touched.
+// exists, so a resource without a record belongs to nobody. Only names of this installation are touched.
 func (l *Lifecycle) Reap(ctx context.Context, o ReapOptions) (ReapReport, error) {
 	select {
 	case l.reaping <- struct{}{}:
@@ -44,7 +44,7 @@ func (l *Lifecycle) Reap(ctx context.Context, o ReapOptions) (ReapReport, error)
 		return ReapReport{}, ctx.Err()
 	}
 	report := ReapReport{Findings: []Finding{}}
-	traces, err := l.Traces(ctx)
+	resources, err := l.HostResources(ctx)
 	errs := []error{err}
 	note := func(f Finding, err error) {
 		if err != nil {
@@ -56,9 +56,9 @@ func (l *Lifecycle) Reap(ctx context.Context, o ReapOptions) (ReapReport, error)
 		l.Log.Info("reap", "jail", f.Name, "reason", f.Reason, "removed", f.Removed, "error", f.Error)
 	}
 
-	stray := map[Name]*Trace{}
-	var loose []Trace
-	for _, t := range traces {
+	stray := map[Name]*HostResource{}
+	var loose []HostResource
+	for _, t := range resources {
 		switch {
 		case t.Name == "":
 			loose = append(loose, t)
@@ -68,7 +68,7 @@ func (l *Lifecycle) Reap(ctx context.Context, o ReapOptions) (ReapReport, error)
 			}
 		}
 	}
-	ended := map[int]bool{} // leases whose traces were listed before their jail was ended
+	ended := map[int]bool{} // leases whose resources were listed before their jail was ended
 	report.Jails = len(l.Entries())
 	for r, why := range l.Overdue() {
 		report.Jails--
@@ -81,7 +81,7 @@ func (l *Lifecycle) Reap(ctx context.Context, o ReapOptions) (ReapReport, error)
 		note(f, l.end(ctx, r.Name, why.Cause))
 	}
 	for name, t := range stray {
-		f := Finding{Name: name, Trace: t, Reason: fmt.Sprintf("%s of a jail that is not in the journal", t.Kind)}
+		f := Finding{Name: name, Resource: t, Reason: fmt.Sprintf("%s of a jail that is not in the journal", t.Kind)}
 		if o.DryRun {
 			note(f, nil)
 		} else if l.adopt(name) { // else a jail has come by that name while others were ended
@@ -99,11 +99,11 @@ func (l *Lifecycle) Reap(ctx context.Context, o ReapOptions) (ReapReport, error)
 	return report, errors.Join(errs...)
 }
 
-// Traces lists everything on the host that carries this installation's id, as the five parts see it.
-func (l *Lifecycle) Traces(ctx context.Context) ([]Trace, error) {
-	var all []Trace
+// HostResources lists everything on the host that carries this installation's id, as the five parts see it.
+func (l *Lifecycle) HostResources(ctx context.Context) ([]HostResource, error) {
+	var all []HostResource
 	var errs []error
-	lists := []func(context.Context) ([]Trace, error){
+	lists := []func(context.Context) ([]HostResource, error){
 		l.Parts.Runtime.List, l.Parts.Limiter.List, l.Parts.Storage.List, l.Parts.Network.List, l.Parts.Firewall.List,
 	}
 	if l.Console != nil {
@@ -120,7 +120,7 @@ func (l *Lifecycle) Traces(ctx context.Context) ([]Trace, error) {
 	return all, nil
 }
 
-// adopt makes an entry for traces that no record speaks of, so that they are torn down like any other jail. It is false
+// adopt makes an entry for resources that no record speaks of, so that they are torn down like any other jail. It is false
 // when there is a jail of that name.
 func (l *Lifecycle) adopt(name Name) bool {
 	l.mu.Lock()
@@ -134,20 +134,20 @@ func (l *Lifecycle) adopt(name Name) bool {
 
 // reapLoose removes a thing that names no jail, when no lease covers it. The lease is held meanwhile, so that
 // nobody is given the address whose remains are being removed.
-func (l *Lifecycle) reapLoose(ctx context.Context, t Trace, dryRun bool) (Finding, bool, error) {
+func (l *Lifecycle) reapLoose(ctx context.Context, t HostResource, dryRun bool) (Finding, bool, error) {
 	if t.Index >= 0 {
 		if !l.Pool.Hold(t.Index) {
 			return Finding{}, false, nil
 		}
 		defer l.Pool.Release(t.Index)
 	}
-	f := Finding{Trace: &t, Reason: fmt.Sprintf("%s that belongs to no jail", t.Kind)}
+	f := Finding{Resource: &t, Reason: fmt.Sprintf("%s that belongs to no jail", t.Kind)}
 	if dryRun {
 		return f, true, nil
 	}
-	remove := l.Parts.Network.RemoveTrace
-	if t.Kind == TraceTableMember {
-		remove = l.Parts.Firewall.RemoveTrace
+	remove := l.Parts.Network.RemoveResource
+	if t.Kind == ResourceTableMember {
+		remove = l.Parts.Firewall.RemoveResource
 	}
 	return f, true, l.untilFree(ctx, func() error { return remove(ctx, t) })
 }

@@ -114,7 +114,7 @@ func TestAJailThatComesWhileOthersAreEndedIsNoStray(t *testing.T) {
 	for _, comes := range []bool{false, true} {
 		t.Run(fmt.Sprint(comes), func(t *testing.T) {
 			m := ownedJails(t, 1)
-			m.Host.Plant(jail.Trace{Kind: jail.TraceRuntimeState, Name: "btest00001", Index: -1, ID: "btest00001"})
+			m.Host.Plant(jail.HostResource{Kind: jail.ResourceRuntimeState, Name: "btest00001", Index: -1, ID: "btest00001"})
 			var l *jail.Lifecycle
 			l = newLifecycle(t, m, func(o *jail.Options) {
 				o.Now = func() time.Time { return time.Unix(7_000_000_000, 0) } // by which the next jail has the number 1

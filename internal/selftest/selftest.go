@@ -95,7 +95,7 @@ type run struct {
 	operated int
 	times    map[string][]time.Duration
 	failures []string
-	residue  []inventory.Thing
+	residue  []inventory.HostResource
 }
 
 func (r *run) fail(format string, a ...any) {

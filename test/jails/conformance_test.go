@@ -60,15 +60,15 @@ func conform(t *testing.T, o instance.Options) {
 	}
 	jailtest.Run(t, func(*testing.T) jailtest.Subject {
 		return jailtest.Subject{Driver: c, Template: "tiny", Missing: missing, Confines: true,
-			Things: func(ctx context.Context) ([]jail.Trace, error) { return jailsOnly(c.Traces(ctx)) }}
+			Resources: func(ctx context.Context) ([]jail.HostResource, error) { return jailsOnly(c.HostResources(ctx)) }}
 	})
 }
 
 // jailsOnly leaves out the network slots that are made ahead.
-func jailsOnly(all []jail.Trace, err error) ([]jail.Trace, error) {
-	var out []jail.Trace
+func jailsOnly(all []jail.HostResource, err error) ([]jail.HostResource, error) {
+	var out []jail.HostResource
 	for _, t := range all {
-		if t.Kind != jail.TraceInterface && t.Kind != jail.TraceNamespace {
+		if t.Kind != jail.ResourceInterface && t.Kind != jail.ResourceNamespace {
 			out = append(out, t)
 		}
 	}

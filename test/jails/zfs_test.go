@@ -38,7 +38,7 @@ func TestTheLinuxDriverConformsWithClonesOnZFS(t *testing.T) {
 	}
 	jailtest.Run(t, func(*testing.T) jailtest.Subject {
 		return jailtest.Subject{Driver: c, Template: "tiny", Missing: missing, Confines: true,
-			Things: func(ctx context.Context) ([]jail.Trace, error) { return jailsOnly(c.Traces(ctx)) }}
+			Resources: func(ctx context.Context) ([]jail.HostResource, error) { return jailsOnly(c.HostResources(ctx)) }}
 	})
 }
 

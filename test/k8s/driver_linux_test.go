@@ -106,8 +106,8 @@ func newDriver(t *testing.T, c *cluster, namespace string, change func(*kubernet
 }
 
 // things are what there is in a namespace of jails.
-func things(c *cluster, namespace string) func(context.Context) ([]jail.Trace, error) {
-	return func(context.Context) (out []jail.Trace, err error) {
+func resources(c *cluster, namespace string) func(context.Context) ([]jail.HostResource, error) {
+	return func(context.Context) (out []jail.HostResource, err error) {
 		for _, path := range []string{"/apis/extensions.agents.x-k8s.io/v1beta1/namespaces/" + namespace + "/sandboxclaims", "/apis/agents.x-k8s.io/v1beta1/namespaces/" + namespace + "/sandboxes", "/api/v1/namespaces/" + namespace + "/pods"} {
 			text, err := c.get(path)
 			if err != nil {
@@ -122,7 +122,7 @@ func things(c *cluster, namespace string) func(context.Context) ([]jail.Trace, e
 				return nil, err
 			}
 			for _, one := range list.Items {
-				out = append(out, jail.Trace{Kind: jail.TraceRecord, Index: -1, ID: path + "/" + one.Metadata.Name})
+				out = append(out, jail.HostResource{Kind: jail.ResourceRecord, Index: -1, ID: path + "/" + one.Metadata.Name})
 			}
 		}
 		return out, nil
@@ -136,7 +136,7 @@ func TestConformance(t *testing.T) {
 	jailtest.Run(t, func(t *testing.T) jailtest.Subject {
 		n++
 		namespace := fmt.Sprintf("conformance-%d", n)
-		return jailtest.Subject{Driver: newDriver(t, c, namespace, nil), Template: "busybox", Things: things(c, namespace), Missing: "btest99999", Confines: true, OneUser: true}
+		return jailtest.Subject{Driver: newDriver(t, c, namespace, nil), Template: "busybox", Resources: resources(c, namespace), Missing: "btest99999", Confines: true, OneUser: true}
 	})
 }
 
@@ -151,7 +151,7 @@ func TestANetworkThatEnforcesNothingIsRefused(t *testing.T) {
 	if p := new(problem.Error); !errors.As(err, &p) || p.Code != problem.NetworkNotEnforced || !strings.Contains(p.Message, "API server") {
 		t.Errorf("it is %v", err)
 	}
-	if left, err := things(c, "unenforced")(t.Context()); err != nil || len(left) > 0 {
+	if left, err := resources(c, "unenforced")(t.Context()); err != nil || len(left) > 0 {
 		t.Errorf("it has left %v, %v", left, err)
 	}
 }
@@ -351,7 +351,7 @@ func TestWhatAControlPlaneHasMadeGoesWithIt(t *testing.T) {
 func TestAJailOutlivesThePartsOfTheCluster(t *testing.T) {
 	c := theCluster(t)
 	d := newDriver(t, c, "faults", nil)
-	s := jailtest.Subject{Driver: d, Template: "busybox", Things: things(c, "faults")}
+	s := jailtest.Subject{Driver: d, Template: "busybox", Resources: resources(c, "faults")}
 	j := jailtest.Start(t, s, s.Spec("exec cat"))
 	out := bufio.NewReader(j.Stdio.Out)
 	echo(t, j, out, "before")
@@ -456,7 +456,7 @@ func TestAPodThatDoesNotComeHasAReason(t *testing.T) {
 			if p := new(problem.Error); !errors.As(err, &p) || p.Code != one.code || !strings.Contains(err.Error(), one.says) || p.Hint == "" {
 				t.Errorf("it is %v", err)
 			}
-			if left, err := things(c, namespace)(t.Context()); err != nil || len(left) > 0 {
+			if left, err := resources(c, namespace)(t.Context()); err != nil || len(left) > 0 {
 				t.Errorf("%v are left, %v", left, err)
 			}
 		})

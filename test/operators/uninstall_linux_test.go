@@ -36,7 +36,7 @@ func uninstalled(t *testing.T, b *testkit.Installation, flags ...string) supervi
 	return u
 }
 
-func has(all []inventory.Thing, kind string) bool {
+func has(all []inventory.HostResource, kind string) bool {
 	for _, t := range all {
 		if t.Kind == kind {
 			return true

@@ -42,7 +42,7 @@ type Installation struct {
 	*instance.Instance
 	T    *testing.T
 	API  *client.Client
-	Idle []inventory.Thing
+	Idle []inventory.HostResource
 }
 
 // Start runs an instance, and checks at the end of the test that nothing of it is left.
@@ -120,7 +120,7 @@ func (b *Installation) HostScope() inventory.Scope {
 	return s
 }
 
-func (b *Installation) Settled() []inventory.Thing {
+func (b *Installation) Settled() []inventory.HostResource {
 	b.T.Helper()
 	things, err := inventory.Settled(b.T.Context(), b.HostScope())
 	if err != nil {
@@ -132,14 +132,14 @@ func (b *Installation) Settled() []inventory.Thing {
 // Clean waits until the host holds nothing but what it held when the instance was idle.
 func (b *Installation) Clean(within time.Duration) {
 	b.T.Helper()
-	var left []inventory.Thing
+	var left []inventory.HostResource
 	for deadline := time.Now().Add(within); ; {
 		now, err := inventory.Take(b.T.Context(), b.HostScope())
 		if err != nil {
 			b.T.Fatal(err)
 		}
 		// The group that all jails' groups are in is made with the first one, and stays.
-		left = slices.DeleteFunc(inventory.Added(b.Idle, inventory.CountSlots(now)), func(t inventory.Thing) bool {
+		left = slices.DeleteFunc(inventory.Added(b.Idle, inventory.CountSlots(now)), func(t inventory.HostResource) bool {
 			return t.Kind == "cgroup" && filepath.Base(t.ID) == "clawjail-"+string(b.HostScope().Installation)
 		})
 		if len(left) == 0 {
@@ -164,7 +164,7 @@ func (b *Installation) down() {
 	errs = append(errs, err, b.Uninstall(ctx))
 	s, err := b.Scope()
 	errs = append(errs, err)
-	var left []inventory.Thing
+	var left []inventory.HostResource
 	if s.Installation != "" { // one that never started has made nothing, and what there is belongs to others
 		left, err = inventory.Settled(ctx, s)
 		errs = append(errs, err)

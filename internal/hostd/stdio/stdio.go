@@ -250,7 +250,7 @@ func (c *Console) untilEmpty(ctx context.Context, s *session) {
 }
 
 // List implements jail.Console.
-func (c *Console) List(ctx context.Context) ([]jail.Trace, error) {
+func (c *Console) List(ctx context.Context) ([]jail.HostResource, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -258,10 +258,10 @@ func (c *Console) List(ctx context.Context) ([]jail.Trace, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the consoles: %w", err)
 	}
-	var out []jail.Trace
+	var out []jail.HostResource
 	for _, e := range entries {
 		if name := jail.Name(e.Name()); name.Belongs(c.Installation) {
-			out = append(out, jail.Trace{Kind: jail.TraceStaged, Name: name, Index: -1, ID: c.folder(name)})
+			out = append(out, jail.HostResource{Kind: jail.ResourceStaged, Name: name, Index: -1, ID: c.folder(name)})
 		}
 	}
 	return out, nil

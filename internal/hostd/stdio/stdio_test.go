@@ -107,16 +107,16 @@ func TestWhatIsPrintedIsKeptOverJails(t *testing.T) {
 		for _, f := range ends {
 			_ = f.Close()
 		}
-		if traces, err := c.List(t.Context()); err != nil || len(traces) != 1 || traces[0].Name != name || traces[0].Kind != jail.TraceStaged {
-			t.Errorf("the traces are %v, %v", traces, err)
+		if resources, err := c.List(t.Context()); err != nil || len(resources) != 1 || resources[0].Name != name || resources[0].Kind != jail.ResourceStaged {
+			t.Errorf("the traces are %v, %v", resources, err)
 		}
 		for range 2 { // may be repeated
 			if err := c.Finish(t.Context(), name); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if traces, err := c.List(t.Context()); err != nil || len(traces) != 0 {
-			t.Errorf("left are %v, %v", traces, err)
+		if resources, err := c.List(t.Context()); err != nil || len(resources) != 0 {
+			t.Errorf("left are %v, %v", resources, err)
 		}
 	}
 	if out, err := logged(t, c, jail.Stdout), logged(t, c, jail.Stderr); out != "out 0\nout 1\n" || err != "err 0\nerr 1\n" {

@@ -37,24 +37,24 @@ type UninstallOptions struct {
 // Uninstalled says what was removed, or would be, and what stays.
 type Uninstalled struct {
 	// Installation is empty where clawjail was never started, or is gone already.
-	Installation jail.Installation `json:"installation,omitempty"`
-	DryRun       bool              `json:"dry_run"`
-	Removed      []inventory.Thing `json:"removed"`
-	Kept         []Kept            `json:"kept"`
+	Installation jail.Installation        `json:"installation,omitempty"`
+	DryRun       bool                     `json:"dry_run"`
+	Removed      []inventory.HostResource `json:"removed"`
+	Kept         []Kept                   `json:"kept"`
 }
 
 // Kept is one thing that stays.
 type Kept struct {
-	inventory.Thing
+	inventory.HostResource
 	Why string `json:"why"`
 }
 
 func (u *Uninstalled) removed(kind, id string) {
-	u.Removed = append(u.Removed, inventory.Thing{Kind: kind, ID: id})
+	u.Removed = append(u.Removed, inventory.HostResource{Kind: kind, ID: id})
 }
 
 func (u *Uninstalled) keep(kind, id, why string) {
-	u.Kept = append(u.Kept, Kept{inventory.Thing{Kind: kind, ID: id}, why})
+	u.Kept = append(u.Kept, Kept{inventory.HostResource{Kind: kind, ID: id}, why})
 }
 
 // Uninstall takes an installation off this host and says what it did. Only what carries the installation's id, or has a name in
@@ -62,13 +62,13 @@ func (u *Uninstalled) keep(kind, id, why string) {
 // of package inventory before and after: what is left of that is an error. It may be called again.
 func Uninstall(ctx context.Context, o UninstallOptions) (Uninstalled, error) {
 	c := o.Host.Config
-	out := Uninstalled{DryRun: o.DryRun, Removed: []inventory.Thing{}, Kept: []Kept{}}
+	out := Uninstalled{DryRun: o.DryRun, Removed: []inventory.HostResource{}, Kept: []Kept{}}
 	in, found, err := hostd.FindInstallation(c)
 	if err != nil {
 		return out, err
 	}
 	out.Installation = in.ID
-	var before []inventory.Thing
+	var before []inventory.HostResource
 	if found {
 		if before, err = onHost(ctx, c, in); err != nil {
 			return out, err
@@ -107,7 +107,7 @@ func Uninstall(ctx context.Context, o UninstallOptions) (Uninstalled, error) {
 
 // onHost lists what of an installation is on the host. An installation whose data is in a folder below this one's is another, and
 // a file system that one of the folders itself is on is the operator's.
-func onHost(ctx context.Context, c config.Config, in hostd.Installation) ([]inventory.Thing, error) {
+func onHost(ctx context.Context, c config.Config, in hostd.Installation) ([]inventory.HostResource, error) {
 	all, err := inventory.Take(ctx, inventory.Scope{Installation: in.ID, Data: c.DataDir, Run: c.RunDir, Subnet: in.Subnet,
 		UIDBase: c.UIDBase, UIDs: addresses(in.Subnet)})
 	if err != nil {

@@ -48,14 +48,14 @@ func newComposed(now time.Time) composed {
 }
 
 // agentsMember is the address of a member of the firewall's table of agents.
-func agentsMember(t jail.Trace) (netip.Addr, bool) {
+func agentsMember(t jail.HostResource) (netip.Addr, bool) {
 	table, text, _ := strings.Cut(t.ID, " ")
 	addr, err := netip.ParseAddr(text)
-	return addr, t.Kind == jail.TraceTableMember && jail.Table(table) == jail.TableAgents && err == nil
+	return addr, t.Kind == jail.ResourceTableMember && jail.Table(table) == jail.TableAgents && err == nil
 }
 
 // has says whether a member of the firewall's table is one of them.
-func (c *composed) has(t jail.Trace) bool {
+func (c *composed) has(t jail.HostResource) bool {
 	addr, ok := agentsMember(t)
 	if !ok {
 		return false
@@ -188,7 +188,7 @@ func (d *Driver) compareComposed(ctx context.Context) error {
 			open[addr] = true
 			continue
 		}
-		if err := firewall.RemoveTrace(ctx, t); err != nil {
+		if err := firewall.RemoveResource(ctx, t); err != nil {
 			errs = append(errs, fmt.Errorf("close the gateway to %s: %w", addr, err))
 			continue
 		}

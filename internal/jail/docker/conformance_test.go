@@ -33,7 +33,7 @@ func TestAgents(t *testing.T) {
 		if host := hostAddress(t); host != "" {
 			closed = append(closed, netip.AddrPortFrom(netip.MustParseAddr(host), uint16(n)))
 		}
-		return jailtest.Agents{Maker: h.Driver, Image: testImage, Workspaces: h.work, Gateway: gateway, Closed: closed, Things: h.Traces}
+		return jailtest.Agents{Maker: h.Driver, Image: testImage, Workspaces: h.work, Gateway: gateway, Closed: closed, Resources: h.HostResources}
 	})
 }
 

@@ -138,8 +138,8 @@ func TestWhatCannotBeAContainerIsRefusedBeforeAnythingIsMade(t *testing.T) {
 					t.Errorf("%s: %v; want %q and the code %s", what, err, c.says, c.code)
 				}
 			}
-			if traces, err := h.Traces(t.Context()); err != nil || len(traces) > 0 {
-				t.Errorf("left: %+v, %v", traces, err)
+			if resources, err := h.HostResources(t.Context()); err != nil || len(resources) > 0 {
+				t.Errorf("left: %+v, %v", resources, err)
 			}
 		})
 	}

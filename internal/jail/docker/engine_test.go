@@ -177,8 +177,8 @@ func TestAnEngineThatIsKilledAtAnyStepLeavesNothing(t *testing.T) {
 			}
 			testenv.Eventually(t, 15*time.Second, func() bool {
 				_, err := h.Reap(t.Context(), jail.ReapOptions{})
-				traces, err2 := h.Traces(t.Context())
-				return err == nil && err2 == nil && len(traces) == 0
+				resources, err2 := h.HostResources(t.Context())
+				return err == nil && err2 == nil && len(resources) == 0
 			}, "something is left")
 			// And the next is made as if nothing had happened.
 			next, err := h.Create(t.Context(), shell(jail.LifetimeOwner, `exit 4`))

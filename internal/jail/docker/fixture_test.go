@@ -190,8 +190,8 @@ func newHostOn(t testing.TB, engine *testenv.Docker, change ...func(*Options)) *
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if traces, err := h.Traces(ctx); err != nil || len(traces) > 0 {
-			t.Errorf("left: %+v, %v", traces, err)
+		if resources, err := h.HostResources(ctx); err != nil || len(resources) > 0 {
+			t.Errorf("left: %+v, %v", resources, err)
 		}
 		if err := h.Uninstall(ctx); err != nil {
 			t.Errorf("uninstall: %v", err)

@@ -291,7 +291,7 @@ func (d *Driver) guard(ctx context.Context) error {
 }
 
 // guardRules puts the rules back, and lists the members of their tables. Where the network was removed there is no firewall.
-func (d *Driver) guardRules(ctx context.Context) (*linux.Firewall, []jail.Trace, error) {
+func (d *Driver) guardRules(ctx context.Context) (*linux.Firewall, []jail.HostResource, error) {
 	done, err := d.turn(ctx) // somebody may be removing them
 	if err != nil {
 		return nil, nil, err

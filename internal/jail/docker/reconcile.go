@@ -33,16 +33,16 @@ func (d *Driver) nameOf(c container.Summary) (jail.Name, bool) {
 	return name, err == nil && name.InContainer() && c.Labels[labelJail] == string(name)
 }
 
-// Traces lists everything that the installation has in the engine and on the host for containers.
-func (d *Driver) Traces(ctx context.Context) ([]jail.Trace, error) {
-	var out []jail.Trace
+// HostResources lists everything that the installation has in the engine and on the host for containers.
+func (d *Driver) HostResources(ctx context.Context) ([]jail.HostResource, error) {
+	var out []jail.HostResource
 	list, err := d.containers(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, c := range list {
 		if name, ok := d.nameOf(c); ok {
-			out = append(out, jail.Trace{Kind: jail.TraceRuntimeState, Name: name, Index: -1, ID: c.ID})
+			out = append(out, jail.HostResource{Kind: jail.ResourceRuntimeState, Name: name, Index: -1, ID: c.ID})
 		}
 	}
 	names, err := d.staged()
@@ -50,14 +50,14 @@ func (d *Driver) Traces(ctx context.Context) ([]jail.Trace, error) {
 		return nil, err
 	}
 	for _, n := range names {
-		out = append(out, jail.Trace{Kind: jail.TraceStaged, Name: n, Index: -1, ID: d.stagePath(n)})
+		out = append(out, jail.HostResource{Kind: jail.ResourceStaged, Name: n, Index: -1, ID: d.stagePath(n)})
 	}
 	d.mu.Lock()
 	firewall := d.firewall
 	d.mu.Unlock()
 	for _, e := range d.Entries() {
 		name := e.Record().Name
-		out = append(out, jail.Trace{Kind: jail.TraceRecord, Name: name, Index: -1, ID: string(name)})
+		out = append(out, jail.HostResource{Kind: jail.ResourceRecord, Name: name, Index: -1, ID: string(name)})
 	}
 	if firewall != nil {
 		members, err := firewall.List(ctx)
@@ -115,7 +115,7 @@ func (d *Driver) Reap(ctx context.Context, o jail.ReapOptions) (jail.ReapReport,
 		there[name] = c
 		if _, err := d.Lookup(name); err != nil && d.o.Now().Sub(time.Unix(c.Created, 0)) >= d.o.Grace {
 			f := jail.Finding{Name: name, Reason: "a container that is not in the journal",
-				Trace: &jail.Trace{Kind: jail.TraceRuntimeState, Name: name, Index: -1, ID: c.ID}}
+				Resource: &jail.HostResource{Kind: jail.ResourceRuntimeState, Name: name, Index: -1, ID: c.ID}}
 			note(f, func() error { return d.engineError(d.remove(ctx, name)) })
 		}
 	}
@@ -128,7 +128,7 @@ func (d *Driver) Reap(ctx context.Context, o jail.ReapOptions) (jail.ReapReport,
 	for _, name := range staged {
 		if _, err := d.Lookup(name); err != nil {
 			f := jail.Finding{Name: name, Reason: "staged folders of a container that is not in the journal",
-				Trace: &jail.Trace{Kind: jail.TraceStaged, Name: name, Index: -1, ID: d.stagePath(name)}}
+				Resource: &jail.HostResource{Kind: jail.ResourceStaged, Name: name, Index: -1, ID: d.stagePath(name)}}
 			note(f, func() error { return d.unstage(name) })
 		}
 	}
@@ -165,8 +165,8 @@ func (d *Driver) reapMembers(ctx context.Context, note func(jail.Finding, func()
 			}
 			defer pool.Release(t.Index)
 		}
-		note(jail.Finding{Trace: &t, Reason: "an address in the firewall's table that belongs to no container"},
-			func() error { return firewall.RemoveTrace(ctx, t) })
+		note(jail.Finding{Resource: &t, Reason: "an address in the firewall's table that belongs to no container"},
+			func() error { return firewall.RemoveResource(ctx, t) })
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ func TestAgentsJailsKeepTheirPromisesOnTheSimulator(t *testing.T) {
 		dir, err := os.MkdirTemp(filepath.Join(w.host.Root(), "ws"), "a")
 		must(t, err, os.Chmod(dir, 0o755))
 		return jailtest.Agents{Maker: l, Template: "tiny", Workspaces: dir, Gateway: netip.MustParseAddrPort("10.99.0.1:3000"),
-			Things: func(ctx context.Context) ([]jail.Trace, error) { return l.Traces(ctx) }}
+			Resources: func(ctx context.Context) ([]jail.HostResource, error) { return l.HostResources(ctx) }}
 	}, apart...)
 }
 

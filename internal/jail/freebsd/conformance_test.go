@@ -17,12 +17,12 @@ func TestJailsKeepTheirPromisesOnTheSimulator(t *testing.T) {
 		l := w.life(w.open())
 		running(t, l)
 		return jailtest.Subject{Driver: l, Template: "tiny", Missing: "bk3x999999", Confines: true, Slow: true,
-			Things: func(ctx context.Context) ([]jail.Trace, error) {
-				traces, err := l.Traces(ctx)
-				for _, thing := range w.host.Things() {
-					traces = append(traces, jail.Trace{Kind: "simulator", Index: -1, ID: thing})
+			Resources: func(ctx context.Context) ([]jail.HostResource, error) {
+				resources, err := l.HostResources(ctx)
+				for _, thing := range w.host.Resources() {
+					resources = append(resources, jail.HostResource{Kind: "simulator", Index: -1, ID: thing})
 				}
-				return append(traces, w.disk.Things()...), err
+				return append(resources, w.disk.Resources()...), err
 			}}
 	})
 }

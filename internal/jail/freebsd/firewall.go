@@ -167,26 +167,26 @@ func (f *Firewall) remove(ctx context.Context, t jail.Table, addr netip.Addr) er
 }
 
 // List reports the members of both tables, whoever added them.
-func (f *Firewall) List(ctx context.Context) ([]jail.Trace, error) {
-	var out []jail.Trace
+func (f *Firewall) List(ctx context.Context) ([]jail.HostResource, error) {
+	var out []jail.HostResource
 	for _, t := range memberTables() {
 		members, err := f.members(ctx, t)
 		if err != nil {
 			return nil, err
 		}
 		for _, m := range members {
-			out = append(out, jail.Trace{Kind: jail.TraceTableMember, Index: f.o.Pool.IndexOf(m), ID: string(t) + " " + m.String()})
+			out = append(out, jail.HostResource{Kind: jail.ResourceTableMember, Index: f.o.Pool.IndexOf(m), ID: string(t) + " " + m.String()})
 		}
 	}
 	return out, nil
 }
 
-// RemoveTrace removes a member that List reported, also one whose address is outside of the pool.
-func (f *Firewall) RemoveTrace(ctx context.Context, t jail.Trace) error {
+// RemoveResource removes a member that List reported, also one whose address is outside of the pool.
+func (f *Firewall) RemoveResource(ctx context.Context, t jail.HostResource) error {
 	table, text, _ := strings.Cut(t.ID, " ")
 	addr, err := netip.ParseAddr(text)
-	if t.Kind != jail.TraceTableMember || err != nil || jail.Table(table) != jail.TableBrowsers && jail.Table(table) != jail.TableAgents {
-		return fmt.Errorf("%s %q is not a trace of this installation", t.Kind, t.ID)
+	if t.Kind != jail.ResourceTableMember || err != nil || jail.Table(table) != jail.TableBrowsers && jail.Table(table) != jail.TableAgents {
+		return fmt.Errorf("%s %q is not a resource of this installation", t.Kind, t.ID)
 	}
 	return f.remove(ctx, jail.Table(table), addr)
 }

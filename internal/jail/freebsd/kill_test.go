@@ -66,7 +66,7 @@ func (w *world) recovered(before []string) {
 func newSteadyWorld(t *testing.T) (*world, []string) {
 	w := newWorld(t)
 	w.open()
-	return w, w.host.Things()
+	return w, w.host.Resources()
 }
 
 func TestNothingIsLeftWhenTheHostDaemonDiesAtAnyStep(t *testing.T) {

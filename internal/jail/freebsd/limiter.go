@@ -225,14 +225,14 @@ func (l *Limiter) enforced(ctx context.Context, name jail.Name, o *jail.Observed
 }
 
 // List reports the jails of this installation that have rules.
-func (l *Limiter) List(ctx context.Context) ([]jail.Trace, error) {
+func (l *Limiter) List(ctx context.Context) ([]jail.HostResource, error) {
 	all, err := l.rules(ctx, "")
 	if err != nil {
 		return nil, fmt.Errorf("list limits: %w", err)
 	}
-	var out []jail.Trace
+	var out []jail.HostResource
 	for _, r := range all {
-		t := jail.Trace{Kind: jail.TraceCgroup, Name: r.name, Index: -1, ID: "rctl jail:" + string(r.name)}
+		t := jail.HostResource{Kind: jail.ResourceCgroup, Name: r.name, Index: -1, ID: "rctl jail:" + string(r.name)}
 		if r.name.Belongs(l.o.Installation) && !slices.Contains(out, t) {
 			out = append(out, t)
 		}

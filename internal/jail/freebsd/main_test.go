@@ -158,7 +158,7 @@ func (w *world) spec(script string) jail.Spec { return jailtest.Subject{Template
 // same fails the test unless the host holds what it held before, and no record is left.
 func (w *world) same(before []string) {
 	w.t.Helper()
-	after := w.host.Things()
+	after := w.host.Resources()
 	for _, thing := range after {
 		if !slices.Contains(before, thing) {
 			w.t.Errorf("left on the host: %s", thing)
@@ -169,7 +169,7 @@ func (w *world) same(before []string) {
 			w.t.Errorf("taken from the host: %s", thing)
 		}
 	}
-	if left := w.disk.Things(); len(left) > 0 {
+	if left := w.disk.Resources(); len(left) > 0 {
 		w.t.Errorf("left in the journal: %v", left)
 	}
 }

@@ -368,16 +368,16 @@ func (r *Runtime) Stop(ctx context.Context, name jail.Name) error {
 }
 
 // List reports jails, dying ones included, their processes, and folders of this installation.
-func (r *Runtime) List(ctx context.Context) ([]jail.Trace, error) {
+func (r *Runtime) List(ctx context.Context) ([]jail.HostResource, error) {
 	all, err := r.jails.list(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var out []jail.Trace
+	var out []jail.HostResource
 	var errs []error
 	for _, p := range all {
 		name := jail.Name(p.name)
-		t := jail.Trace{Kind: jail.TraceRuntimeState, Name: name, Index: -1, ID: "jail " + p.name}
+		t := jail.HostResource{Kind: jail.ResourceRuntimeState, Name: name, Index: -1, ID: "jail " + p.name}
 		if !name.Belongs(r.o.Installation) || slices.Contains(out, t) {
 			continue
 		}
@@ -388,9 +388,9 @@ func (r *Runtime) List(ctx context.Context) ([]jail.Trace, error) {
 		procs, err := r.jails.processes(ctx, name)
 		errs = append(errs, err)
 		for _, one := range procs {
-			out = append(out, jail.Trace{Kind: jail.TraceProcess, Name: name, Index: -1, ID: strconv.Itoa(one.pid)})
+			out = append(out, jail.HostResource{Kind: jail.ResourceProcess, Name: name, Index: -1, ID: strconv.Itoa(one.pid)})
 		}
 	}
-	folders, err := traces(r.folders, jail.TraceRuntimeState, r.o.Installation)
+	folders, err := resources(r.folders, jail.ResourceRuntimeState, r.o.Installation)
 	return append(out, folders...), errors.Join(append(errs, err)...)
 }

@@ -52,7 +52,7 @@ func TestAJailThatCannotBeMadeLeavesNothing(t *testing.T) {
 				t.Errorf("it says %v", err)
 			}
 			// Without help: everything that the failure left was found by its name.
-			if left := w.host.Things(); len(left) != len(before) {
+			if left := w.host.Resources(); len(left) != len(before) {
 				t.Logf("left until the host is well again: %v", left)
 			}
 			w.healed(l, before)
@@ -163,8 +163,8 @@ func TestADyingJailKeepsItsAddressUntilItIsGone(t *testing.T) {
 	if !h.Network.o.Pool.Has(j.Lease.Index) {
 		t.Error("its address was given back while its network exists")
 	}
-	if traces, err := l.Traces(t.Context()); err != nil || len(traces) == 0 {
-		t.Errorf("nobody sees it: %v, %v", traces, err)
+	if resources, err := l.HostResources(t.Context()); err != nil || len(resources) == 0 {
+		t.Errorf("nobody sees it: %v, %v", resources, err)
 	}
 	w.healed(l, before)
 }
@@ -263,7 +263,7 @@ func TestWhatIsSomebodyElsesIsLeftAlone(t *testing.T) {
 	w.host.Must("ifconfig", "epair", "create", "description", "clawjail bother00001")
 	w.host.Must("rctl", "-a", "jail:www:maxproc:deny=3")
 	w.host.Must("zfs", "create", "zroot/clawjail/jails/other")
-	before := w.host.Things()
+	before := w.host.Resources()
 	r, err := l.Reap(t.Context(), jail.ReapOptions{})
 	if err != nil || len(r.Findings) > 0 {
 		t.Errorf("%+v, %v", r, err)

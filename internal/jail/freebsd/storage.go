@@ -214,15 +214,15 @@ func (s *Storage) Destroy(ctx context.Context, name jail.Name) error {
 }
 
 // List reports clones, what is mounted in them, and folders of tokens.
-func (s *Storage) List(ctx context.Context) ([]jail.Trace, error) {
+func (s *Storage) List(ctx context.Context) ([]jail.HostResource, error) {
 	clones, err := s.data.List(ctx, zfs.Jails)
 	if err != nil {
 		return nil, fmt.Errorf("list clones: %w", err)
 	}
-	var out []jail.Trace
+	var out []jail.HostResource
 	for _, d := range clones {
 		if name := jail.Name(strings.TrimPrefix(d.Name, zfs.Jails+"/")); name.Belongs(s.o.Installation) {
-			out = append(out, jail.Trace{Kind: jail.TraceClone, Name: name, Index: -1, ID: s.data.Full(d.Name)})
+			out = append(out, jail.HostResource{Kind: jail.ResourceClone, Name: name, Index: -1, ID: s.data.Full(d.Name)})
 		}
 	}
 	all, err := below(ctx, s.o.Commands, s.clones.Path())
@@ -232,14 +232,14 @@ func (s *Storage) List(ctx context.Context) ([]jail.Trace, error) {
 	for _, m := range all {
 		name, _, _ := strings.Cut(strings.TrimPrefix(m.point, s.clones.Path()+"/"), "/")
 		if jail.Name(name).Belongs(s.o.Installation) {
-			out = append(out, jail.Trace{Kind: jail.TraceMount, Name: jail.Name(name), Index: -1, ID: m.point})
+			out = append(out, jail.HostResource{Kind: jail.ResourceMount, Name: jail.Name(name), Index: -1, ID: m.point})
 		}
 	}
-	places, err := traces(s.clones, jail.TraceStaged, s.o.Installation)
+	places, err := resources(s.clones, jail.ResourceStaged, s.o.Installation)
 	if err != nil {
 		return nil, fmt.Errorf("list clones: %w", err)
 	}
-	tokens, err := traces(s.tokens, jail.TraceStaged, s.o.Installation)
+	tokens, err := resources(s.tokens, jail.ResourceStaged, s.o.Installation)
 	if err != nil {
 		return nil, fmt.Errorf("list clones: %w", err)
 	}
@@ -333,8 +333,8 @@ func busy(err error) error {
 	return err
 }
 
-// traces are the entries of a folder that are names of jails of the installation.
-func traces(f *safepath.Folder, kind jail.TraceKind, id jail.Installation) ([]jail.Trace, error) {
+// resources are the entries of a folder that are names of jails of the installation.
+func resources(f *safepath.Folder, kind jail.ResourceKind, id jail.Installation) ([]jail.HostResource, error) {
 	names, err := f.Names(-1)
-	return jail.TracesIn(kind, id, f.Path(), names), err
+	return jail.ResourcesIn(kind, id, f.Path(), names), err
 }

@@ -30,8 +30,8 @@ type Agents struct {
 	// Closed: addresses of the host that no jail reaches.
 	Gateway netip.AddrPort
 	Closed  []netip.AddrPort
-	// Things lists everything that the installation has on the host.
-	Things func(context.Context) ([]jail.Trace, error)
+	// Resources lists everything that the installation has on the host.
+	Resources func(context.Context) ([]jail.HostResource, error)
 }
 
 // agentTasks is the number of tasks that a jail of an agent may have: one more fails.
@@ -102,8 +102,8 @@ func RunAgents(t *testing.T, make func(*testing.T) Agents, apart ...string) {
 	for _, c := range promises {
 		t.Run(c.promise, func(t *testing.T) {
 			s := make(t)
-			list := Subject{Things: s.Things}
-			before := things(t, list)
+			list := Subject{Resources: s.Resources}
+			before := resources(t, list)
 			t.Run("", func(t *testing.T) { c.check(t, s) }) // whose end is the end of its jails
 			for _, name := range []string{"one", "two"} {
 				if err := s.Maker.RemoveState(t.Context(), jail.Agent{Tenant: "default", Name: name}); err != nil {

@@ -21,8 +21,8 @@ type Subject struct {
 	Driver jail.Driver
 	// Template holds /bin/sh and the usual tools.
 	Template string
-	// Things lists everything that the installation has on the host.
-	Things func(context.Context) ([]jail.Trace, error)
+	// Resources lists everything that the installation has on the host.
+	Resources func(context.Context) ([]jail.HostResource, error)
 	// Missing is a well-formed name of this installation that no jail has.
 	Missing jail.Name
 	// Confines is false for a driver that runs programs without confining them.
@@ -67,7 +67,7 @@ func Run(t *testing.T, make func(*testing.T) Subject) {
 	} {
 		t.Run(c.promise, func(t *testing.T) {
 			s := make(t)
-			before := things(t, s)
+			before := resources(t, s)
 			c.check(t, s)
 			Clean(t, s, before)
 		})
@@ -75,22 +75,22 @@ func Run(t *testing.T, make func(*testing.T) Subject) {
 }
 
 // Clean fails the test unless the host comes to hold what it held before.
-func Clean(t *testing.T, s Subject, before []jail.Trace) {
+func Clean(t *testing.T, s Subject, before []jail.HostResource) {
 	t.Helper()
-	var left []jail.Trace
+	var left []jail.HostResource
 	testenv.Eventually(t, 10*time.Second, func() bool {
-		left = Difference(before, things(t, s))
+		left = Difference(before, resources(t, s))
 		return len(left) == 0
 	}, "left on the host: %v", &left)
 }
 
 // Difference lists what is in after and not in before.
-func Difference(before, after []jail.Trace) []jail.Trace {
-	old := map[jail.Trace]bool{}
+func Difference(before, after []jail.HostResource) []jail.HostResource {
+	old := map[jail.HostResource]bool{}
 	for _, t := range before {
 		old[t] = true
 	}
-	var out []jail.Trace
+	var out []jail.HostResource
 	for _, t := range after {
 		if !old[t] {
 			out = append(out, t)
@@ -99,9 +99,9 @@ func Difference(before, after []jail.Trace) []jail.Trace {
 	return out
 }
 
-func things(t *testing.T, s Subject) []jail.Trace {
+func resources(t *testing.T, s Subject) []jail.HostResource {
 	t.Helper()
-	list, err := s.Things(t.Context())
+	list, err := s.Resources(t.Context())
 	if err != nil {
 		t.Fatalf("list what is on the host: %v", err)
 	}
@@ -193,7 +193,7 @@ func ownEverything(t *testing.T, s Subject) {
 }
 
 func destroyRepeats(t *testing.T, s Subject) {
-	before := things(t, s)
+	before := resources(t, s)
 	j := Start(t, s, s.Spec(`exec cat`))
 	if err := s.Driver.Admit(t.Context(), j.Name); err != nil {
 		t.Fatalf("admit: %v", err)
@@ -201,7 +201,7 @@ func destroyRepeats(t *testing.T, s Subject) {
 	if err := s.Driver.Admit(t.Context(), j.Name); err != nil {
 		t.Fatalf("admit again: %v", err)
 	}
-	if len(Difference(before, things(t, s))) == 0 {
+	if len(Difference(before, resources(t, s))) == 0 {
 		t.Fatal("the inventory does not see a running jail")
 	}
 	var all sync.WaitGroup
@@ -209,7 +209,7 @@ func destroyRepeats(t *testing.T, s Subject) {
 		all.Go(func() { destroy(t, s, j) })
 	}
 	all.Wait()
-	if left := Difference(before, things(t, s)); len(left) > 0 {
+	if left := Difference(before, resources(t, s)); len(left) > 0 {
 		t.Fatalf("destroy returned and left %v", left)
 	}
 }
@@ -239,7 +239,7 @@ func notFound(t *testing.T, s Subject) {
 }
 
 func badSpecs(t *testing.T, s Subject) {
-	before := things(t, s)
+	before := resources(t, s)
 	for _, c := range []struct {
 		what   string
 		code   string
@@ -281,7 +281,7 @@ func badSpecs(t *testing.T, s Subject) {
 			t.Errorf("%s: error %v does not have code %s", c.what, err, c.code)
 		}
 	}
-	if left := Difference(before, things(t, s)); len(left) > 0 {
+	if left := Difference(before, resources(t, s)); len(left) > 0 {
 		t.Fatalf("refused, and still there: %v", left)
 	}
 }

@@ -23,13 +23,13 @@ var ErrCrashed = errors.New("the process is gone")
 // Host is what outlives a process: the things that jails leave on a machine, and the journal on its disk. The
 // programs of its jails are ordinary child processes, not confined in any way.
 type Host struct {
-	mu      sync.Mutex
-	things  map[jail.Trace]bool
-	records map[jail.Name]jail.Record
-	procs   map[jail.Name]*process
-	busy    map[jail.Name]int // how many times Destroy still answers ErrBusy
-	tokens  map[jail.Name]string
-	states  map[string]int64 // bytes, by the agent's key
+	mu        sync.Mutex
+	resources map[jail.HostResource]bool
+	records   map[jail.Name]jail.Record
+	procs     map[jail.Name]*process
+	busy      map[jail.Name]int // how many times Destroy still answers ErrBusy
+	tokens    map[jail.Name]string
+	states    map[string]int64 // bytes, by the agent's key
 	// Templates that exist. Set before use.
 	Templates []string
 }
@@ -44,16 +44,16 @@ type process struct {
 
 // NewHost makes a host that knows the template "tiny".
 func NewHost() *Host {
-	return &Host{things: map[jail.Trace]bool{}, records: map[jail.Name]jail.Record{},
+	return &Host{resources: map[jail.HostResource]bool{}, records: map[jail.Name]jail.Record{},
 		procs: map[jail.Name]*process{}, busy: map[jail.Name]int{},
 		tokens: map[jail.Name]string{}, states: map[string]int64{}, Templates: []string{"tiny"}}
 }
 
 // Plant puts something on the host that nobody will remove but a reaper.
-func (h *Host) Plant(t jail.Trace) { h.set(t, true) }
+func (h *Host) Plant(t jail.HostResource) { h.set(t, true) }
 
 // Take removes something that somebody still needs.
-func (h *Host) Take(t jail.Trace) { h.set(t, false) }
+func (h *Host) Take(t jail.HostResource) { h.set(t, false) }
 
 // MakeBusy lets the clone of a jail be busy for the next n attempts to destroy it.
 func (h *Host) MakeBusy(n jail.Name, times int) {
@@ -62,16 +62,16 @@ func (h *Host) MakeBusy(n jail.Name, times int) {
 	h.busy[n] = times
 }
 
-// Things lists what is on the host, the journal's records included.
-func (h *Host) Things() []jail.Trace {
+// Resources lists what is on the host, the journal's records included.
+func (h *Host) Resources() []jail.HostResource {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var out []jail.Trace
-	for t := range h.things {
+	var out []jail.HostResource
+	for t := range h.resources {
 		out = append(out, t)
 	}
 	for n := range h.records {
-		out = append(out, jail.Trace{Kind: jail.TraceRecord, Name: n, Index: -1, ID: string(n)})
+		out = append(out, jail.HostResource{Kind: jail.ResourceRecord, Name: n, Index: -1, ID: string(n)})
 	}
 	return out
 }
@@ -87,21 +87,21 @@ func (h *Host) Runs(n jail.Name) bool {
 	return !wake.Closed(p.done)
 }
 
-func (h *Host) set(t jail.Trace, there bool) {
+func (h *Host) set(t jail.HostResource, there bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if there {
-		h.things[t] = true
+		h.resources[t] = true
 	} else {
-		delete(h.things, t)
+		delete(h.resources, t)
 	}
 }
 
-func (h *Host) list(kinds ...jail.TraceKind) []jail.Trace {
+func (h *Host) list(kinds ...jail.ResourceKind) []jail.HostResource {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var out []jail.Trace
-	for t := range h.things {
+	var out []jail.HostResource
+	for t := range h.resources {
 		if slices.Contains(kinds, t.Kind) {
 			out = append(out, t)
 		}
@@ -169,7 +169,7 @@ func (m *Memory) before(op string) error {
 }
 
 // change puts a thing on the host or takes it away.
-func (m *Memory) change(op string, t jail.Trace, there bool) error {
+func (m *Memory) change(op string, t jail.HostResource, there bool) error {
 	if err := m.before(op); err != nil {
 		return err
 	}
@@ -177,19 +177,19 @@ func (m *Memory) change(op string, t jail.Trace, there bool) error {
 	return nil
 }
 
-func (m *Memory) list(kinds ...jail.TraceKind) ([]jail.Trace, error) {
+func (m *Memory) list(kinds ...jail.ResourceKind) ([]jail.HostResource, error) {
 	if m.gone() {
 		return nil, ErrCrashed
 	}
 	return m.Host.list(kinds...), nil
 }
 
-func named(k jail.TraceKind, n jail.Name) jail.Trace {
-	return jail.Trace{Kind: k, Name: n, Index: -1, ID: string(n)}
+func named(k jail.ResourceKind, n jail.Name) jail.HostResource {
+	return jail.HostResource{Kind: k, Name: n, Index: -1, ID: string(n)}
 }
 
-func indexed(k jail.TraceKind, l jail.Lease) jail.Trace {
-	return jail.Trace{Kind: k, Index: l.Index, ID: l.Addr.String()}
+func indexed(k jail.ResourceKind, l jail.Lease) jail.HostResource {
+	return jail.HostResource{Kind: k, Index: l.Index, ID: l.Addr.String()}
 }
 
 type storage struct{ *Memory }
@@ -198,14 +198,14 @@ func (s storage) Clone(_ context.Context, n jail.Name, spec jail.Spec) (string, 
 	if err := s.Check(context.Background(), spec); err != nil {
 		return "", err
 	}
-	if err := s.change("storage.clone", named(jail.TraceClone, n), true); err != nil {
+	if err := s.change("storage.clone", named(jail.ResourceClone, n), true); err != nil {
 		return "", err
 	}
-	return "/", s.change("storage.mount", named(jail.TraceMount, n), true)
+	return "/", s.change("storage.mount", named(jail.ResourceMount, n), true)
 }
 
 func (s storage) Unmount(_ context.Context, n jail.Name, _ bool) error {
-	return s.change("storage.unmount", named(jail.TraceMount, n), false)
+	return s.change("storage.unmount", named(jail.ResourceMount, n), false)
 }
 
 func (s storage) Destroy(_ context.Context, n jail.Name) error {
@@ -218,11 +218,11 @@ func (s storage) Destroy(_ context.Context, n jail.Name) error {
 	if busy > 0 {
 		return jail.ErrBusy
 	}
-	return s.change("storage.destroy", named(jail.TraceClone, n), false)
+	return s.change("storage.destroy", named(jail.ResourceClone, n), false)
 }
 
-func (s storage) List(context.Context) ([]jail.Trace, error) {
-	return s.list(jail.TraceClone, jail.TraceMount)
+func (s storage) List(context.Context) ([]jail.HostResource, error) {
+	return s.list(jail.ResourceClone, jail.ResourceMount)
 }
 
 type network struct{ *Memory }
@@ -235,68 +235,72 @@ func (w network) Reserve(context.Context) (jail.Lease, error) {
 }
 
 func (w network) Attach(_ context.Context, _ jail.Name, l jail.Lease) (string, error) {
-	if err := w.change("network.namespace", indexed(jail.TraceNamespace, l), true); err != nil {
+	if err := w.change("network.namespace", indexed(jail.ResourceNamespace, l), true); err != nil {
 		return "", err
 	}
-	return "", w.change("network.attach", indexed(jail.TraceInterface, l), true)
+	return "", w.change("network.attach", indexed(jail.ResourceInterface, l), true)
 }
 
 func (w network) Detach(_ context.Context, _ jail.Name, l jail.Lease) error {
-	return errors.Join(w.change("network.detach", indexed(jail.TraceInterface, l), false),
-		w.change("network.unbind", indexed(jail.TraceNamespace, l), false))
+	return errors.Join(w.change("network.detach", indexed(jail.ResourceInterface, l), false),
+		w.change("network.unbind", indexed(jail.ResourceNamespace, l), false))
 }
 
 func (w network) Release(l jail.Lease) { w.Pool.Release(l.Index) }
 
-func (w network) List(context.Context) ([]jail.Trace, error) {
-	return w.list(jail.TraceInterface, jail.TraceNamespace)
+func (w network) List(context.Context) ([]jail.HostResource, error) {
+	return w.list(jail.ResourceInterface, jail.ResourceNamespace)
 }
 
-func (w network) RemoveTrace(_ context.Context, t jail.Trace) error {
+func (w network) RemoveResource(_ context.Context, t jail.HostResource) error {
 	return w.change("network.remove", t, false)
 }
 
 type firewall struct{ *Memory }
 
 func (f firewall) Add(_ context.Context, _ jail.Table, l jail.Lease) error {
-	return f.change("firewall.add", indexed(jail.TraceTableMember, l), true)
+	return f.change("firewall.add", indexed(jail.ResourceTableMember, l), true)
 }
 
 func (f firewall) Remove(_ context.Context, _ jail.Table, l jail.Lease) error {
-	return f.change("firewall.remove", indexed(jail.TraceTableMember, l), false)
+	return f.change("firewall.remove", indexed(jail.ResourceTableMember, l), false)
 }
 
 func (f firewall) Ensure(context.Context) error { return f.before("firewall.ensure") }
 
-func (f firewall) List(context.Context) ([]jail.Trace, error) { return f.list(jail.TraceTableMember) }
+func (f firewall) List(context.Context) ([]jail.HostResource, error) {
+	return f.list(jail.ResourceTableMember)
+}
 
-func (f firewall) RemoveTrace(_ context.Context, t jail.Trace) error {
+func (f firewall) RemoveResource(_ context.Context, t jail.HostResource) error {
 	return f.change("firewall.drop", t, false)
 }
 
 type limiter struct{ *Memory }
 
 func (l limiter) Apply(_ context.Context, n jail.Name, _ string, _ jail.Limits) error {
-	return l.change("limiter.apply", named(jail.TraceCgroup, n), true)
+	return l.change("limiter.apply", named(jail.ResourceCgroup, n), true)
 }
 
 func (l limiter) Remove(_ context.Context, n jail.Name) error {
-	return l.change("limiter.remove", named(jail.TraceCgroup, n), false)
+	return l.change("limiter.remove", named(jail.ResourceCgroup, n), false)
 }
 
 func (l limiter) Usage(context.Context, jail.Name, jail.Process) (jail.Usage, error) {
 	return jail.Usage{Tasks: 1}, nil
 }
 
-func (l limiter) List(context.Context) ([]jail.Trace, error) { return l.list(jail.TraceCgroup) }
+func (l limiter) List(context.Context) ([]jail.HostResource, error) {
+	return l.list(jail.ResourceCgroup)
+}
 
 type runtime struct{ *Memory }
 
 func (r runtime) Start(_ context.Context, p jail.Placement, stdio [3]*os.File) (jail.Process, error) {
-	if err := r.change("runtime.stage", named(jail.TraceStaged, p.Name), true); err != nil {
+	if err := r.change("runtime.stage", named(jail.ResourceStaged, p.Name), true); err != nil {
 		return jail.Process{}, err
 	}
-	if err := r.change("runtime.state", named(jail.TraceRuntimeState, p.Name), true); err != nil {
+	if err := r.change("runtime.state", named(jail.ResourceRuntimeState, p.Name), true); err != nil {
 		return jail.Process{}, err
 	}
 	if err := r.before("runtime.start"); err != nil {
@@ -311,7 +315,7 @@ func (r runtime) Start(_ context.Context, p jail.Placement, stdio [3]*os.File) (
 	proc := &process{cmd: cmd, pid: cmd.Process.Pid, done: make(chan struct{})}
 	r.Host.mu.Lock()
 	r.Host.procs[p.Name] = proc
-	r.Host.things[named(jail.TraceProcess, p.Name)] = true
+	r.Host.resources[named(jail.ResourceProcess, p.Name)] = true
 	r.Host.mu.Unlock()
 	go func() {
 		err := cmd.Wait()
@@ -322,7 +326,7 @@ func (r runtime) Start(_ context.Context, p jail.Placement, stdio [3]*os.File) (
 				proc.sig = ws.Signal().String()
 			}
 		}
-		r.Host.set(named(jail.TraceProcess, p.Name), false)
+		r.Host.set(named(jail.ResourceProcess, p.Name), false)
 		close(proc.done)
 	}()
 	return jail.Process{PID: proc.pid}, nil
@@ -395,17 +399,17 @@ func (r runtime) Kill(_ context.Context, n jail.Name, _ jail.Process) error {
 	if p := r.proc(n); p != nil {
 		<-p.done
 	}
-	r.Host.set(named(jail.TraceProcess, n), false) // a planted one
+	r.Host.set(named(jail.ResourceProcess, n), false) // a planted one
 	return nil
 }
 
 func (r runtime) Stop(_ context.Context, n jail.Name) error {
-	return errors.Join(r.change("runtime.unstage", named(jail.TraceStaged, n), false),
-		r.change("runtime.stop", named(jail.TraceRuntimeState, n), false))
+	return errors.Join(r.change("runtime.unstage", named(jail.ResourceStaged, n), false),
+		r.change("runtime.stop", named(jail.ResourceRuntimeState, n), false))
 }
 
-func (r runtime) List(context.Context) ([]jail.Trace, error) {
-	return r.list(jail.TraceProcess, jail.TraceRuntimeState, jail.TraceStaged)
+func (r runtime) List(context.Context) ([]jail.HostResource, error) {
+	return r.list(jail.ResourceProcess, jail.ResourceRuntimeState, jail.ResourceStaged)
 }
 
 type journal struct{ *Memory }

@@ -64,12 +64,12 @@ func (d *Driver) Token(ctx context.Context, name jail.Name, token []byte) error 
 	return p.Token(ctx, token)
 }
 
-// Traces lists the claims of this control plane.
-func (d *Driver) Traces(ctx context.Context) ([]jail.Trace, error) {
+// HostResources lists the claims of this control plane.
+func (d *Driver) HostResources(ctx context.Context) ([]jail.HostResource, error) {
 	claims, err := d.followed.names(ctx)
-	var out []jail.Trace
+	var out []jail.HostResource
 	for _, name := range claims {
-		out = append(out, jail.Trace{Kind: jail.TraceRuntimeState, Name: jail.Name(name), Index: -1, ID: name})
+		out = append(out, jail.HostResource{Kind: jail.ResourceRuntimeState, Name: jail.Name(name), Index: -1, ID: name})
 	}
 	return out, err
 }

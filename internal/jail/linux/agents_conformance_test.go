@@ -44,6 +44,6 @@ func agentsConform(t *testing.T, runtime string) {
 		dir := filepath.Join(root, num(uint64(n)))
 		must(t, os.Mkdir(dir, 0o755))
 		return jailtest.Agents{Maker: life, Template: "tiny", Workspaces: dir, Gateway: gateway, Closed: closed,
-			Things: func(ctx context.Context) ([]jail.Trace, error) { return life.Traces(ctx) }}
+			Resources: func(ctx context.Context) ([]jail.HostResource, error) { return life.HostResources(ctx) }}
 	})
 }

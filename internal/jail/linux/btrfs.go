@@ -78,8 +78,8 @@ func (b *subvolumes) ready(context.Context) error { return nil }
 func (b *subvolumes) trees() *Trees               { return &Trees{subvolumes: true} }
 func (b *subvolumes) close() error                { return b.clones.Close() }
 
-func (b *subvolumes) list(context.Context) ([]jail.Trace, error) {
-	return traces(b.clones, jail.TraceClone, b.o.Installation)
+func (b *subvolumes) list(context.Context) ([]jail.HostResource, error) {
+	return resources(b.clones, jail.ResourceClone, b.o.Installation)
 }
 
 func (b *subvolumes) destroy(_ context.Context, name jail.Name) error {

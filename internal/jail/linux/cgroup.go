@@ -350,15 +350,15 @@ func (l *Limiter) Uninstall(context.Context) error {
 }
 
 // List reports the groups of this installation.
-func (l *Limiter) List(context.Context) ([]jail.Trace, error) {
-	var out []jail.Trace
+func (l *Limiter) List(context.Context) ([]jail.HostResource, error) {
+	var out []jail.HostResource
 	for _, h := range l.hierarchies {
 		names, err := l.names(h)
 		if err != nil {
 			return nil, fmt.Errorf("list control groups: %w", err)
 		}
 		for _, n := range names {
-			out = append(out, jail.Trace{Kind: jail.TraceCgroup, Name: n, Index: -1, ID: l.group(h, string(n))})
+			out = append(out, jail.HostResource{Kind: jail.ResourceCgroup, Name: n, Index: -1, ID: l.group(h, string(n))})
 		}
 	}
 	return out, nil

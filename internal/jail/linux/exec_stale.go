@@ -20,7 +20,7 @@ import (
 // endStale ends the programs that a host daemon had started in jails and that it did not live to end: nobody holds their
 // stdio any more. It is called before there are others. A program that cannot be ended keeps its mark, and ends with its jail.
 func (r *Runtime) endStale() error {
-	jails, err := traces(r.bundles, jail.TraceStaged, r.o.Installation)
+	jails, err := resources(r.bundles, jail.ResourceStaged, r.o.Installation)
 	if err != nil {
 		return err
 	}

@@ -178,13 +178,13 @@ func (f *Firewall) setMember(set *nftables.Set, addr netip.Addr, member bool) er
 }
 
 // List reports the members of all tables, whoever added them.
-func (f *Firewall) List(ctx context.Context) ([]jail.Trace, error) {
+func (f *Firewall) List(ctx context.Context) ([]jail.HostResource, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var traces []jail.Trace
+	var resources []jail.HostResource
 	err := f.withConnection(func() error {
 		for _, t := range memberTables() {
 			keys, err := f.reader.keys(memberSet(f.filter.table, t))
@@ -196,25 +196,25 @@ func (f *Firewall) List(ctx context.Context) ([]jail.Trace, error) {
 				if !ok {
 					return fmt.Errorf("the table %s has a member of %d bytes", t, len(key))
 				}
-				traces = append(traces, jail.Trace{
-					Kind: jail.TraceTableMember, Index: f.pool.IndexOf(addr), ID: string(t) + " " + addr.String(),
+				resources = append(resources, jail.HostResource{
+					Kind: jail.ResourceTableMember, Index: f.pool.IndexOf(addr), ID: string(t) + " " + addr.String(),
 				})
 			}
 		}
 		return nil
 	})
-	return traces, err
+	return resources, err
 }
 
-// RemoveTrace removes a member that List reported, also one whose address is outside of the pool.
-func (f *Firewall) RemoveTrace(ctx context.Context, t jail.Trace) error {
+// RemoveResource removes a member that List reported, also one whose address is outside of the pool.
+func (f *Firewall) RemoveResource(ctx context.Context, t jail.HostResource) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	table, text, _ := strings.Cut(t.ID, " ")
 	addr, err := netip.ParseAddr(text)
 	set, errSet := f.set(jail.Table(table))
-	if t.Kind != jail.TraceTableMember || err != nil || errSet != nil || !addr.Is4() {
+	if t.Kind != jail.ResourceTableMember || err != nil || errSet != nil || !addr.Is4() {
 		return errors.Join(errNotOurs, fmt.Errorf("%s %q", t.Kind, t.ID))
 	}
 	f.mu.Lock()

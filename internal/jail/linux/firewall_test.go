@@ -30,10 +30,10 @@ func byHand(t *testing.T, change func(c *nftables.Conn)) {
 
 func memberIDs(t *testing.T, f *Firewall) []string {
 	t.Helper()
-	traces, err := f.List(t.Context())
+	resources, err := f.List(t.Context())
 	noError(t, err)
 	var ids []string
-	for _, tr := range traces {
+	for _, tr := range resources {
 		ids = append(ids, fmt.Sprintf("%d %s", tr.Index, tr.ID))
 	}
 	return ids
@@ -64,19 +64,19 @@ func TestMembersAreListedByIndexAndRemoved(t *testing.T) {
 		foreign := elements(netip.MustParseAddr("192.0.2.1").AsSlice())
 		noError(t, c.SetAddElements(memberSet(i.firewall.filter.table, jail.TableAgents), foreign))
 	})
-	traces, err := i.firewall.List(ctx)
+	resources, err := i.firewall.List(ctx)
 	noError(t, err)
-	if len(traces) != 2 || traces[1].Index != -1 {
-		t.Errorf("an address of nobody's is listed as %v", traces)
+	if len(resources) != 2 || resources[1].Index != -1 {
+		t.Errorf("an address of nobody's is listed as %v", resources)
 	}
-	for _, tr := range traces {
-		noError(t, i.firewall.RemoveTrace(ctx, tr))
+	for _, tr := range resources {
+		noError(t, i.firewall.RemoveResource(ctx, tr))
 	}
 	if got := memberIDs(t, i.firewall); len(got) > 0 {
 		t.Errorf("left %v", got)
 	}
 	for _, id := range []string{"", "agent_jails", "agent_jails x", "origins 10.213.0.150", "agent_jails ::1"} {
-		err := i.firewall.RemoveTrace(ctx, jail.Trace{Kind: jail.TraceTableMember, Index: 0, ID: id})
+		err := i.firewall.RemoveResource(ctx, jail.HostResource{Kind: jail.ResourceTableMember, Index: 0, ID: id})
 		if !errors.Is(err, errNotOurs) {
 			t.Errorf("removing %q: %v", id, err)
 		}

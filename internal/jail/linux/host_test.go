@@ -76,23 +76,23 @@ func newTestHost(t testing.TB, change ...func(*Options)) *testHost {
 	return h
 }
 
-// traces is everything that the parts see of this installation.
-func (h *testHost) traces(t testing.TB) []jail.Trace {
+// resources is everything that the parts see of this installation.
+func (h *testHost) resources(t testing.TB) []jail.HostResource {
 	t.Helper()
-	var all []jail.Trace
-	for _, list := range []func(context.Context) ([]jail.Trace, error){h.runtime.List, h.limiter.List, h.storage.List} {
-		traces, err := list(context.Background())
+	var all []jail.HostResource
+	for _, list := range []func(context.Context) ([]jail.HostResource, error){h.runtime.List, h.limiter.List, h.storage.List} {
+		resources, err := list(context.Background())
 		if err != nil {
 			t.Error(err)
 		}
-		all = append(all, traces...)
+		all = append(all, resources...)
 	}
 	return all
 }
 
 func (h *testHost) noTraces(t testing.TB) {
 	t.Helper()
-	if left := h.traces(t); len(left) > 0 {
+	if left := h.resources(t); len(left) > 0 {
 		t.Errorf("left on the host: %+v", left)
 	}
 }

@@ -202,7 +202,7 @@ func TestProgramsThatJoinWhileTheJailEnds(t *testing.T) {
 			}, "it does not end: %v", err)
 			joining.Wait()
 			must(t, null.Close())
-			testenv.Eventually(t, testenv.Patience*10*time.Second, func() bool { return len(h.traces(t)) == 0 }, "left on the host: %+v", h.traces(t))
+			testenv.Eventually(t, testenv.Patience*10*time.Second, func() bool { return len(h.resources(t)) == 0 }, "left on the host: %+v", h.resources(t))
 		}
 	})
 }

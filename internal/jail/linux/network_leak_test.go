@@ -85,9 +85,9 @@ func TestCyclesLeaveNothing(t *testing.T) {
 	}
 	noError(t, i.network.Close(t.Context()))
 	n := i.openNetwork(t, 0)
-	traces, err := n.listOnce(t)
-	if err != nil || len(traces) > 0 {
-		t.Errorf("left after close: %v, %v", traces, err)
+	resources, err := n.listOnce(t)
+	if err != nil || len(resources) > 0 {
+		t.Errorf("left after close: %v, %v", resources, err)
 	}
 	noError(t, i.firewall.Uninstall(t.Context()))
 	noError(t, UninstallNetwork(t.Context(), i.id, i.runDir))
@@ -113,7 +113,7 @@ func TestInterfaceGoesAlsoWhenSomebodyHoldsTheNamespace(t *testing.T) {
 	}
 	defer held.Close()
 	noError(t, i.network.Detach(t.Context(), j.name, j.lease))
-	if traces, err := i.network.List(t.Context()); err != nil || len(traces) > 0 {
-		t.Errorf("left: %v, %v", traces, err)
+	if resources, err := i.network.List(t.Context()); err != nil || len(resources) > 0 {
+		t.Errorf("left: %v, %v", resources, err)
 	}
 }

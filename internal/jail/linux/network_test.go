@@ -97,29 +97,29 @@ func TestSlotsAreMadeAheadAndUsedOnce(t *testing.T) {
 	}
 
 	// A ready slot is nobody's to remove.
-	traces, err := i.network.List(t.Context())
+	resources, err := i.network.List(t.Context())
 	noError(t, err)
-	if len(traces) != 4*3 {
-		t.Errorf("%d traces of four slots, want an interface, a neighbour and a namespace of each: %v", len(traces), traces)
+	if len(resources) != 4*3 {
+		t.Errorf("%d resources of four slots, want an interface, a neighbour and a namespace of each: %v", len(resources), resources)
 	}
-	for _, tr := range traces {
+	for _, tr := range resources {
 		if tr.Index == 0 {
 			continue
 		}
-		if err := i.network.RemoveTrace(t.Context(), tr); !errors.Is(err, jail.ErrBusy) {
+		if err := i.network.RemoveResource(t.Context(), tr); !errors.Is(err, jail.ErrBusy) {
 			t.Errorf("removing %s of a ready slot: %v", tr.ID, err)
 		}
 	}
 	noError(t, i.network.Close(t.Context()))
-	traces, err = i.openNetwork(t, 0).listOnce(t)
+	resources, err = i.openNetwork(t, 0).listOnce(t)
 	noError(t, err)
-	for _, tr := range traces {
+	for _, tr := range resources {
 		if tr.Index != 0 {
 			t.Errorf("close left %s %s", tr.Kind, tr.ID)
 		}
 	}
-	if len(traces) != 3 {
-		t.Errorf("of the jail's slot there is %v", traces)
+	if len(resources) != 3 {
+		t.Errorf("of the jail's slot there is %v", resources)
 	}
 	if got := i.pool.InUse(); got != 1 {
 		t.Errorf("%d leases are out after close, want the jail's", got)
@@ -128,9 +128,9 @@ func TestSlotsAreMadeAheadAndUsedOnce(t *testing.T) {
 }
 
 // listOnce lists and closes.
-func (n *Network) listOnce(t *testing.T) ([]jail.Trace, error) {
-	traces, err := n.List(t.Context())
-	return traces, errors.Join(err, n.Close(t.Context()))
+func (n *Network) listOnce(t *testing.T) ([]jail.HostResource, error) {
+	resources, err := n.List(t.Context())
+	return resources, errors.Join(err, n.Close(t.Context()))
 }
 
 func TestSlotIsAsDeclared(t *testing.T) {
@@ -243,7 +243,7 @@ func TestReusedIndexInheritsNothing(t *testing.T) {
 	clean("after the daemon died", first)
 }
 
-func TestTracesOfADeadDaemonAreRemoved(t *testing.T) {
+func TestResourcesOfADeadDaemonAreRemoved(t *testing.T) {
 	if !onOwnHost(t) {
 		return
 	}
@@ -255,32 +255,32 @@ func TestTracesOfADeadDaemonAreRemoved(t *testing.T) {
 	noError(t, dead.Close(t.Context()))
 	j := i.jail(t)
 
-	traces, err := i.network.List(t.Context())
+	resources, err := i.network.List(t.Context())
 	noError(t, err)
-	if len(traces) != 9 {
-		t.Errorf("%d traces of three slots: %v", len(traces), traces)
+	if len(resources) != 9 {
+		t.Errorf("%d resources of three slots: %v", len(resources), resources)
 	}
 	for range 2 { // also when it is gone already
-		for _, tr := range traces {
+		for _, tr := range resources {
 			if tr.Index != j.lease.Index {
-				noError(t, i.network.RemoveTrace(t.Context(), tr))
+				noError(t, i.network.RemoveResource(t.Context(), tr))
 			}
 		}
 	}
-	traces, err = i.network.List(t.Context())
+	resources, err = i.network.List(t.Context())
 	noError(t, err)
-	if len(traces) != 3 || traces[0].Index != j.lease.Index {
-		t.Errorf("the orphans were removed, and this is left: %v", traces)
+	if len(resources) != 3 || resources[0].Index != j.lease.Index {
+		t.Errorf("the orphans were removed, and this is left: %v", resources)
 	}
-	for _, tr := range []jail.Trace{
-		{Kind: jail.TraceInterface, Index: 0, ID: "lo"},
-		{Kind: jail.TraceInterface, Index: 0, ID: neighbourID + "10.0.0.1"},
-		{Kind: jail.TraceInterface, Index: 3, ID: portName("othr", 3)},
-		{Kind: jail.TraceNamespace, Index: 0, ID: "/etc/passwd"},
-		{Kind: jail.TraceNamespace, Index: -1, ID: i.network.slots.dir},
-		{Kind: jail.TraceMount, Index: 0, ID: i.network.slots.path(0)},
+	for _, tr := range []jail.HostResource{
+		{Kind: jail.ResourceInterface, Index: 0, ID: "lo"},
+		{Kind: jail.ResourceInterface, Index: 0, ID: neighbourID + "10.0.0.1"},
+		{Kind: jail.ResourceInterface, Index: 3, ID: portName("othr", 3)},
+		{Kind: jail.ResourceNamespace, Index: 0, ID: "/etc/passwd"},
+		{Kind: jail.ResourceNamespace, Index: -1, ID: i.network.slots.dir},
+		{Kind: jail.ResourceMount, Index: 0, ID: i.network.slots.path(0)},
 	} {
-		if err := i.network.RemoveTrace(t.Context(), tr); !errors.Is(err, errNotOurs) {
+		if err := i.network.RemoveResource(t.Context(), tr); !errors.Is(err, errNotOurs) {
 			t.Errorf("removing %s %s: %v", tr.Kind, tr.ID, err)
 		}
 	}
@@ -358,11 +358,11 @@ func TestInstallationsDoNotTouchEachOther(t *testing.T) {
 	one.admit(t, neighbour)
 	probe{"the other installation's gateway", "tcp", addr}.refusedAtOnce(t, neighbour, "as a member of its own")
 
-	traces, err := one.network.List(t.Context())
+	resources, err := one.network.List(t.Context())
 	noError(t, err)
 	members, err := one.firewall.List(t.Context())
 	noError(t, err)
-	for _, tr := range append(traces, members...) {
+	for _, tr := range append(resources, members...) {
 		if strings.Contains(tr.ID, "bbbb") || strings.Contains(tr.ID, "10.214.") {
 			t.Errorf("one installation lists %s of the other", tr.ID)
 		}

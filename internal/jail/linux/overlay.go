@@ -28,12 +28,12 @@ const cloneAttributes = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MO
 // overlays are clones that are all mount and nothing else.
 type overlays struct{}
 
-func (overlays) kind() string                               { return StorageOverlay }
-func (overlays) ready(context.Context) error                { return readyToOverlay(unix.Fsopen) }
-func (overlays) destroy(context.Context, jail.Name) error   { return nil }
-func (overlays) list(context.Context) ([]jail.Trace, error) { return nil, nil }
-func (overlays) trees() *Trees                              { return &Trees{} }
-func (overlays) close() error                               { return nil }
+func (overlays) kind() string                                      { return StorageOverlay }
+func (overlays) ready(context.Context) error                       { return readyToOverlay(unix.Fsopen) }
+func (overlays) destroy(context.Context, jail.Name) error          { return nil }
+func (overlays) list(context.Context) ([]jail.HostResource, error) { return nil, nil }
+func (overlays) trees() *Trees                                     { return &Trees{} }
+func (overlays) close() error                                      { return nil }
 
 func (overlays) clone(_ context.Context, place *safepath.Folder, _ jail.Name, t origin) error {
 	return overlay(place, t.tree)

@@ -495,9 +495,9 @@ func (r *Runtime) runtimeDelete(ctx context.Context, name string) error {
 }
 
 // List reports processes, runtime state and bundles of this installation.
-func (r *Runtime) List(context.Context) ([]jail.Trace, error) {
+func (r *Runtime) List(context.Context) ([]jail.HostResource, error) {
 	r.collectOrphans() // what ended just after the last look at it would stay a zombie until the next jail
-	var out []jail.Trace
+	var out []jail.HostResource
 	var errs []error
 	seen := map[int]bool{}
 	for _, h := range r.limits.hierarchies {
@@ -509,14 +509,14 @@ func (r *Runtime) List(context.Context) ([]jail.Trace, error) {
 			for _, pid := range pids {
 				if !seen[pid] {
 					seen[pid] = true
-					out = append(out, jail.Trace{Kind: jail.TraceProcess, Name: n, Index: -1, ID: strconv.Itoa(pid)})
+					out = append(out, jail.HostResource{Kind: jail.ResourceProcess, Name: n, Index: -1, ID: strconv.Itoa(pid)})
 				}
 			}
 		}
 	}
-	states, err := traces(r.state, jail.TraceRuntimeState, r.o.Installation)
+	states, err := resources(r.state, jail.ResourceRuntimeState, r.o.Installation)
 	errs = append(errs, err)
-	bundles, err := traces(r.bundles, jail.TraceStaged, r.o.Installation)
+	bundles, err := resources(r.bundles, jail.ResourceStaged, r.o.Installation)
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, fmt.Errorf("list what runs: %w", err)
 	}

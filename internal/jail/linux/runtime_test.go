@@ -66,16 +66,16 @@ func TestJailLives(t *testing.T) {
 		if diff := j.place.Profile.Compare(seen); len(diff) > 0 {
 			t.Errorf("not confined as declared: %q", diff)
 		}
-		kinds := map[jail.TraceKind]bool{}
-		for _, tr := range h.traces(t) {
+		kinds := map[jail.ResourceKind]bool{}
+		for _, tr := range h.resources(t) {
 			kinds[tr.Kind] = true
 			if tr.Name != j.place.Name {
-				t.Errorf("a trace of %s: %+v", tr.Name, tr)
+				t.Errorf("a resource of %s: %+v", tr.Name, tr)
 			}
 		}
-		for _, k := range []jail.TraceKind{jail.TraceProcess, jail.TraceCgroup, jail.TraceMount, jail.TraceClone, jail.TraceRuntimeState, jail.TraceStaged} {
+		for _, k := range []jail.ResourceKind{jail.ResourceProcess, jail.ResourceCgroup, jail.ResourceMount, jail.ResourceClone, jail.ResourceRuntimeState, jail.ResourceStaged} {
 			if !kinds[k] {
-				t.Errorf("a running jail has no trace of kind %s", k)
+				t.Errorf("a running jail has no resource of kind %s", k)
 			}
 		}
 		if err := h.runtime.Stop(ctx, j.place.Name); !errors.Is(err, jail.ErrBusy) {
@@ -204,7 +204,7 @@ kill -KILL $$
 		if j, err := h.launch(t, p, nil); err == nil {
 			t.Fatalf("started: %+v", j.proc)
 		}
-		if !slices.ContainsFunc(h.traces(t), func(tr jail.Trace) bool { return tr.Kind == jail.TraceProcess }) {
+		if !slices.ContainsFunc(h.resources(t), func(tr jail.HostResource) bool { return tr.Kind == jail.ResourceProcess }) {
 			t.Fatal("no process is left, so that there is nothing to clean up")
 		}
 		h.end(t, p.Name, jail.Process{})

@@ -53,7 +53,7 @@ type cloner interface {
 	// destroy removes what of a clone is not below its place, after all of it was unmounted.
 	destroy(ctx context.Context, name jail.Name) error
 	// list reports the clones that destroy removes.
-	list(ctx context.Context) ([]jail.Trace, error)
+	list(ctx context.Context) ([]jail.HostResource, error)
 	// trees makes the folders that templates are built in, so that they can be cloned.
 	trees() *Trees
 	close() error
@@ -318,8 +318,8 @@ func (s *Storage) Destroy(ctx context.Context, name jail.Name) error {
 }
 
 // List reports mounts and clones of this installation.
-func (s *Storage) List(ctx context.Context) ([]jail.Trace, error) {
-	var out []jail.Trace
+func (s *Storage) List(ctx context.Context) ([]jail.HostResource, error) {
+	var out []jail.HostResource
 	all, err := mountsBelow(s.jails.Path())
 	if err != nil {
 		return nil, fmt.Errorf("list clones: %w", err)
@@ -330,10 +330,10 @@ func (s *Storage) List(ctx context.Context) ([]jail.Trace, error) {
 			return nil, fmt.Errorf("list clones: %w", err)
 		}
 		if name, _, _ := strings.Cut(rel, "/"); jail.Name(name).Belongs(s.o.Installation) {
-			out = append(out, jail.Trace{Kind: jail.TraceMount, Name: jail.Name(name), Index: -1, ID: m.Point})
+			out = append(out, jail.HostResource{Kind: jail.ResourceMount, Name: jail.Name(name), Index: -1, ID: m.Point})
 		}
 	}
-	places, err := traces(s.jails, jail.TraceClone, s.o.Installation)
+	places, err := resources(s.jails, jail.ResourceClone, s.o.Installation)
 	if err != nil {
 		return nil, fmt.Errorf("list clones: %w", err)
 	}
@@ -344,8 +344,8 @@ func (s *Storage) List(ctx context.Context) ([]jail.Trace, error) {
 	return slices.Concat(out, places, clones), nil
 }
 
-// traces are the entries of a folder that are names of jails of the installation.
-func traces(f *safepath.Folder, kind jail.TraceKind, id jail.Installation) ([]jail.Trace, error) {
+// resources are the entries of a folder that are names of jails of the installation.
+func resources(f *safepath.Folder, kind jail.ResourceKind, id jail.Installation) ([]jail.HostResource, error) {
 	names, err := f.Names(-1)
-	return jail.TracesIn(kind, id, f.Path(), names), err
+	return jail.ResourcesIn(kind, id, f.Path(), names), err
 }

@@ -224,10 +224,10 @@ func TestUnmountTakesWhatIsMountedIntoTheCloneFirst(t *testing.T) {
 			must(t, os.MkdirAll(filepath.Join(root, d), 0o755))
 			must(t, unix.Mount("tmpfs", filepath.Join(root, d), "tmpfs", 0, ""))
 		}
-		traces, err := h.storage.List(ctx)
+		resources, err := h.storage.List(ctx)
 		must(t, err)
-		if n := len(slices.DeleteFunc(slices.Clone(traces), func(x jail.Trace) bool { return x.Kind != jail.TraceMount })); n < 5 {
-			t.Errorf("%d mounts are listed, want the clone's and four in it: %+v", n, traces)
+		if n := len(slices.DeleteFunc(slices.Clone(resources), func(x jail.HostResource) bool { return x.Kind != jail.ResourceMount })); n < 5 {
+			t.Errorf("%d mounts are listed, want the clone's and four in it: %+v", n, resources)
 		}
 		if err := h.storage.Unmount(ctx, name, false); err != nil {
 			t.Errorf("unmount: %v", err)
@@ -321,8 +321,8 @@ func TestStorageSeesItsOwnInstallationOnly(t *testing.T) {
 	}
 	h.noTraces(t)
 	must(t, os.Mkdir(filepath.Join(h.storage.jails.Path(), string(nameOf(t, h, 7))), 0o700))
-	if traces := h.traces(t); len(traces) != 1 || traces[0].Kind != jail.TraceClone || traces[0].Name != nameOf(t, h, 7) {
-		t.Errorf("traces are %+v, want the planted folder", traces)
+	if resources := h.resources(t); len(resources) != 1 || resources[0].Kind != jail.ResourceClone || resources[0].Name != nameOf(t, h, 7) {
+		t.Errorf("resources are %+v, want the planted folder", resources)
 	}
 	must(t, h.storage.Destroy(context.Background(), nameOf(t, h, 7)))
 }

@@ -66,7 +66,7 @@ func TestWhatEndsAfterTheLastLookIsNoZombieForLong(t *testing.T) {
 		text, err := os.ReadFile(status)
 		return err == nil && bytes.Contains(text, []byte(") Z "))
 	}, "it is no zombie: this shows nothing")
-	h.traces(t)
+	h.resources(t)
 	if text, err := os.ReadFile(status); err == nil {
 		t.Errorf("it is left: %s", text)
 	}

@@ -90,15 +90,15 @@ func (d *datasets) destroy(ctx context.Context, name jail.Name) error {
 	return d.zfs.Destroy(ctx, datasetOf(name))
 }
 
-func (d *datasets) list(ctx context.Context) ([]jail.Trace, error) {
+func (d *datasets) list(ctx context.Context) ([]jail.HostResource, error) {
 	all, err := d.zfs.List(ctx, zfs.Jails)
 	if err != nil {
 		return nil, err
 	}
-	var out []jail.Trace
+	var out []jail.HostResource
 	for _, c := range all {
 		if name := jail.Name(path.Base(c.Name)); c.Name == datasetOf(name) && name.Belongs(d.o.Installation) {
-			out = append(out, jail.Trace{Kind: jail.TraceClone, Name: name, Index: -1, ID: d.zfs.Full(c.Name)})
+			out = append(out, jail.HostResource{Kind: jail.ResourceClone, Name: name, Index: -1, ID: d.zfs.Full(c.Name)})
 		}
 	}
 	return out, nil

@@ -49,14 +49,14 @@ func TestNothingIsLeftOfADatasetThatWasNeverMounted(t *testing.T) {
 			must(t, os.MkdirAll(mountpoint, 0o700)) // killed later than without the folder
 		}
 		must(t, d.tree.Clone(ctx, tree, datasetOf(name), map[string]string{"mountpoint": mountpoint, "canmount": "noauto"}))
-		traces, err := h.storage.List(ctx)
+		resources, err := h.storage.List(ctx)
 		must(t, err)
 		found := false
-		for _, x := range traces {
-			found = found || x.Kind == jail.TraceClone && x.Name == name && x.ID == d.zfs.Full(datasetOf(name))
+		for _, x := range resources {
+			found = found || x.Kind == jail.ResourceClone && x.Name == name && x.ID == d.zfs.Full(datasetOf(name))
 		}
 		if !found {
-			t.Errorf("the dataset is not among the traces %+v", traces)
+			t.Errorf("the dataset is not among the resources %+v", resources)
 		}
 		h.endClone(t, name)
 		h.noTraces(t)
@@ -247,17 +247,17 @@ func TestAJailWhoseDatasetIsHeldIsGoneOnceItIsLetGo(t *testing.T) {
 	if err := life.Destroy(ctx, j.Name); !errors.Is(err, jail.ErrBusy) {
 		t.Errorf("destroy while a process is in the clone: %v, want busy", err)
 	}
-	left, err := life.Traces(ctx)
+	left, err := life.HostResources(ctx)
 	must(t, err)
 	for _, x := range left { // everything else went, its address included
-		if x.Kind != jail.TraceClone && x.Kind != jail.TraceRecord {
+		if x.Kind != jail.ResourceClone && x.Kind != jail.ResourceRecord {
 			t.Errorf("left is %+v", x)
 		}
 	}
 	release()
 	testenv.Eventually(t, 10*time.Second, func() bool {
 		_, err = life.Reap(ctx, jail.ReapOptions{})
-		left, err2 := life.Traces(ctx)
+		left, err2 := life.HostResources(ctx)
 		return err == nil && err2 == nil && len(left) == 0
 	}, "reap")
 }

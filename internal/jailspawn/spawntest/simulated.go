@@ -125,7 +125,7 @@ func BuildHelper(t testing.TB, path, config string) {
 // Left is all that exists on the host, as text to compare, with what is staged in either root.
 func (s *Simulated) Left() string {
 	s.t.Helper()
-	all := s.Things()
+	all := s.Resources()
 	for _, root := range []string{s.Named, s.Folder} {
 		names, err := filepath.Glob(root + Home + "/.cache/clawjail/stage/*")
 		if err != nil {
@@ -139,7 +139,7 @@ func (s *Simulated) Left() string {
 // Programs counts the processes in all jails.
 func (s *Simulated) Programs() int {
 	s.t.Helper()
-	return strings.Count("\n"+strings.Join(s.Things(), "\n"), "\nprocess ")
+	return strings.Count("\n"+strings.Join(s.Resources(), "\n"), "\nprocess ")
 }
 
 // Ran says whether a command was run whose words, in JSON, have a part.

@@ -172,14 +172,14 @@ func TestAStartThatFailsLeavesWhatARealOneLeaves(t *testing.T) {
 	h, root := withJail(t)
 	h.Must("jail", "-R", "x")
 	h.Must("umount", root+"/dev")
-	before := h.Things()
+	before := h.Resources()
 	for _, name := range []string{"start-lies", "epair-left", "create-fails"} {
 		h.Scenario(name)
 		_, status, errs := h.Run("jail", "-f", conf(h, "x", root), "-c", "x")
 		if wrong := (status == 0) != (name == "start-lies"); wrong {
 			t.Errorf("%s: status %d, %s", name, status, errs)
 		}
-		if after := h.Things(); !slices.Equal(before, after) {
+		if after := h.Resources(); !slices.Equal(before, after) {
 			t.Errorf("%s: %v, before %v", name, after, before)
 		}
 	}

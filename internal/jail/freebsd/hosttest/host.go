@@ -181,15 +181,15 @@ func (h *Host) change(f func(*state)) {
 	}
 }
 
-// Things lists everything that exists on the host, one in a line and sorted, so that a test can compare before and after.
-func (h *Host) Things() []string {
+// Resources lists everything that exists on the host, one in a line and sorted, so that a test can compare before and after.
+func (h *Host) Resources() []string {
 	h.t.Helper()
 	var out []string
-	h.change(func(s *state) { out = s.things() })
+	h.change(func(s *state) { out = s.resources() })
 	return out
 }
 
-func (s *state) things() []string {
+func (s *state) resources() []string {
 	var out []string
 	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	for _, d := range s.Datasets {

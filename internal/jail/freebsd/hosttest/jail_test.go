@@ -102,9 +102,9 @@ func TestRemovingAJailEndsWhatDetachedItself(t *testing.T) {
 	if out, status, errs := h.Run("ps", "-J", "x", "-o", "pid="); status != 1 || !strings.Contains(errs, "Invalid jail id: x") {
 		t.Errorf("%d %q %q", status, out, errs)
 	}
-	things := h.Things()
-	if slices.ContainsFunc(things, func(s string) bool { return strings.HasPrefix(s, "process") || strings.HasPrefix(s, "jail") }) {
-		t.Errorf("%v", things)
+	resources := h.Resources()
+	if slices.ContainsFunc(resources, func(s string) bool { return strings.HasPrefix(s, "process") || strings.HasPrefix(s, "jail") }) {
+		t.Errorf("%v", resources)
 	}
 }
 

@@ -61,7 +61,7 @@ func Replay(t testing.TB, file string) {
 	if r.Header.Recorded == "" {
 		return
 	}
-	for _, thing := range h.Things() { // a recording removes what it made
+	for _, thing := range h.Resources() { // a recording removes what it made
 		if kind, name, _ := strings.Cut(thing, " "); kind != "dataset" && kind != "mount" && thing != "interface lo0" {
 			t.Errorf("%s: the last command leaves %s %s", r.Header.System, kind, name)
 		}

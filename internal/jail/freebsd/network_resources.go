@@ -108,25 +108,25 @@ func (n *Network) remove(ctx context.Context, name jail.Name) error {
 }
 
 // List reports the ends of epairs. Each names its jail.
-func (n *Network) List(ctx context.Context) ([]jail.Trace, error) {
+func (n *Network) List(ctx context.Context) ([]jail.HostResource, error) {
 	all, err := n.owners(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var out []jail.Trace
+	var out []jail.HostResource
 	for name, ends := range all {
 		for _, end := range ends {
-			out = append(out, jail.Trace{Kind: jail.TraceInterface, Name: name, Index: -1, ID: end})
+			out = append(out, jail.HostResource{Kind: jail.ResourceInterface, Name: name, Index: -1, ID: end})
 		}
 	}
-	slices.SortFunc(out, func(a, b jail.Trace) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(out, func(a, b jail.HostResource) int { return strings.Compare(a.ID, b.ID) })
 	return out, nil
 }
 
-// RemoveTrace removes an end that List reported, and the other one with it.
-func (n *Network) RemoveTrace(ctx context.Context, t jail.Trace) error {
-	if t.Kind != jail.TraceInterface || !t.Name.Belongs(n.o.Installation) {
-		return fmt.Errorf("%s %q is not a trace of this installation", t.Kind, t.ID)
+// RemoveResource removes an end that List reported, and the other one with it.
+func (n *Network) RemoveResource(ctx context.Context, t jail.HostResource) error {
+	if t.Kind != jail.ResourceInterface || !t.Name.Belongs(n.o.Installation) {
+		return fmt.Errorf("%s %q is not a resource of this installation", t.Kind, t.ID)
 	}
 	return n.remove(ctx, t.Name)
 }
