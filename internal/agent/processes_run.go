@@ -145,7 +145,7 @@ func (s *Service) bring(ctx context.Context, pr *process, where placing) (err er
 	p := &s.processes
 	// When it ends because its agent may do nothing any more, that is nobody's wish in particular.
 	cut := func(error) { pr.end(ended{actor: actorSystem, cause: jail.CauseDestroyed}) }
-	if pr.held, err = p.with.Identity.Hold(ctx, identity.OfJail(pr.agent.ID, pr.agent.Tenant), cut); err != nil {
+	if pr.held, err = p.with.Identity.WatchValidity(ctx, identity.OfJail(pr.agent.ID, pr.agent.Tenant), cut); err != nil {
 		return err
 	}
 	if pr.dir != "" {

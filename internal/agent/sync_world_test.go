@@ -206,7 +206,7 @@ func (l *land) begin() {
 	l.kill(-1)
 	adminKey, err := identity.LoadAdminKey(filepath.Join(l.dir, "admin.key"))
 	l.must(err)
-	l.who, err = identity.Open(l.ctx, identity.Options{Store: l.db, Admin: adminKey, Now: l.clock, Recheck: time.Hour, Brake: identity.DefaultBrake(),
+	l.who, err = identity.Open(l.ctx, identity.Options{Store: l.db, Admin: adminKey, Now: l.clock, Recheck: time.Hour, RateLimit: identity.DefaultRateLimit(),
 		Audit: l.log})
 	l.must(err)
 	text, err := os.ReadFile(filepath.Join(l.dir, "admin.key"))

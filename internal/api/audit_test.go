@@ -227,7 +227,7 @@ func TestWrongKeysAreBraked(t *testing.T) {
 	w := newWorld(t)
 	d := &door{API: w.API, key: w.keys["acme viewer"]}
 	from := func(addr string) func(*http.Request) { return func(r *http.Request) { r.RemoteAddr = addr } }
-	burst := identity.DefaultBrake().Burst
+	burst := identity.DefaultRateLimit().Burst
 	const good = session.TokenPrefix + "good"
 	w.sessions.holders = map[string]identity.Principal{good: w.admin.Within("s_1", identity.ScopeView, time.Now().Add(time.Hour))}
 	for range burst {

@@ -24,8 +24,8 @@ type Identity interface {
 
 	Authenticate(ctx context.Context, presented string, remote netip.Addr) (identity.Principal, error)
 	Redeem(ctx context.Context, remote netip.Addr, look func() (identity.Principal, error)) (identity.Principal, error)
-	Hold(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
-	// Enter is Hold for one more request or stream, of which a tenant may have so many.
+	WatchValidity(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
+	// Enter is WatchValidity for one more request or stream, of which a tenant may have so many.
 	Enter(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
 }
 

@@ -198,10 +198,10 @@ func (f *fakeIdentity) Redeem(_ context.Context, _ netip.Addr, look func() (iden
 }
 
 func (f *fakeIdentity) Enter(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (func(), error) {
-	return f.Hold(ctx, p, cancel)
+	return f.WatchValidity(ctx, p, cancel)
 }
 
-func (f *fakeIdentity) Hold(_ context.Context, _ identity.Principal, cancel context.CancelCauseFunc) (func(), error) {
+func (f *fakeIdentity) WatchValidity(_ context.Context, _ identity.Principal, cancel context.CancelCauseFunc) (func(), error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := f.next

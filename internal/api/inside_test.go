@@ -80,7 +80,7 @@ func (in *insideWorld) ask(key, method, target string, change ...func(*http.Requ
 	in.t.Helper()
 	r := httptest.NewRequest(method, target, nil)
 	r.Host = "gateway:3000"
-	in.clients++ // from an address of its own, so that the brake for wrong keys sees each for itself
+	in.clients++ // from an address of its own, so that the limit of wrong keys counts each for itself
 	r.RemoteAddr = fmt.Sprintf("10.0.%d.%d:1", in.clients>>8+1, in.clients&255)
 	r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, insideAddr))
 	if key != "" {
@@ -313,7 +313,7 @@ func TestWrongKeysInAJailBrakeItsAddressInsideOnly(t *testing.T) {
 		r.RemoteAddr = "10.0.9.9:1"
 		r.Header.Set("X-Forwarded-For", "192.0.2.9")
 	}
-	burst := identity.DefaultBrake().Burst
+	burst := identity.DefaultRateLimit().Burst
 	for range burst {
 		in.ask("cjag_wrong", http.MethodGet, "/v1/sessions", from).wantProblem(t, http.StatusUnauthorized, problem.Unauthorized)
 	}

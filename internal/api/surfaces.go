@@ -88,7 +88,7 @@ func (a *API) insideSurfaces(w http.ResponseWriter, r *http.Request) {
 	}
 	if own.Agent != "" && !shown {
 		// It ends with the agent all the same.
-		release, err := a.Identity.Hold(ctx, identity.OfJail(own.Agent, own.Tenant), cancel)
+		release, err := a.Identity.WatchValidity(ctx, identity.OfJail(own.Agent, own.Tenant), cancel)
 		if err != nil {
 			a.turnAway(w, r, err)
 			return

@@ -211,7 +211,7 @@ func TestWhatIsDoneOutlivesTheRotationOfItsToken(t *testing.T) {
 			sooner := make(chan struct{})
 			by := identity.OfJail(in.jail, "acme")
 			by.ExpiresAt = time.Now().Add(20 * time.Millisecond)
-			if _, err := in.identity.Hold(in.ctx, by, func(error) { close(sooner) }); err != nil {
+			if _, err := in.identity.WatchValidity(in.ctx, by, func(error) { close(sooner) }); err != nil {
 				t.Fatal(err)
 			}
 			<-sooner

@@ -110,7 +110,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	text, err := os.ReadFile(own("admin.key"))
 	must(err)
 	w.keys["admin"] = strings.TrimSpace(string(text))
-	w.identity, err = identity.Open(ctx, identity.Options{Store: db, Admin: admin, Now: time.Now, Recheck: time.Hour, Brake: identity.DefaultBrake(),
+	w.identity, err = identity.Open(ctx, identity.Options{Store: db, Admin: admin, Now: time.Now, Recheck: time.Hour, RateLimit: identity.DefaultRateLimit(),
 		Audit: w.log})
 	must(err)
 	closing(func() error { w.identity.Close(); return nil })
@@ -277,7 +277,7 @@ func (w *world) request(who, method, path, body string) asked {
 	} else if who != "" {
 		change = key(who)
 	}
-	w.clients++ // from an address of its own, so that the brake for wrong keys sees each for itself
+	w.clients++ // from an address of its own, so that the limit of wrong keys counts each for itself
 	from := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(w.clients >> 8), byte(w.clients)}), 1).String()
 	return d.ask(w.t, method, path, body, change, func(r *http.Request) { r.RemoteAddr = from })
 }

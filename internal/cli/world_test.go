@@ -114,7 +114,7 @@ func start(data string) (w *world, end func() error, err error) {
 		return nil, nil, err
 	}
 	people, err := identity.Open(ctx, identity.Options{Store: db, Admin: admin, Now: time.Now, Audit: log,
-		Recheck: identity.DefaultRecheck, Brake: identity.DefaultBrake()})
+		Recheck: identity.DefaultRecheck, RateLimit: identity.DefaultRateLimit()})
 	if err != nil {
 		return nil, nil, err
 	}

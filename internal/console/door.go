@@ -76,7 +76,7 @@ func (c *Console) signedIn(handle handler) http.HandlerFunc {
 		}
 		ctx, cancel := context.WithCancelCause(r.Context())
 		defer cancel(nil)
-		release, err := c.SignIn.Hold(ctx, q.by, q.in, cancel)
+		release, err := c.SignIn.WatchValidity(ctx, q.by, q.in, cancel)
 		if problem.CodeOf(err) == problem.RateLimited {
 			c.fail(q, err)
 			return

@@ -64,7 +64,7 @@ type SignIns interface {
 	Who(ctx context.Context, cookie string) (identity.Principal, signin.SignIn, error)
 	List(ctx context.Context, by identity.Principal, in signin.SignIn) ([]signin.SignIn, error)
 	End(ctx context.Context, by identity.Principal, id string) error
-	Hold(ctx context.Context, by identity.Principal, in signin.SignIn, cancel context.CancelCauseFunc) (release func(), err error)
+	WatchValidity(ctx context.Context, by identity.Principal, in signin.SignIn, cancel context.CancelCauseFunc) (release func(), err error)
 	BeginPasskey(ctx context.Context, by identity.Principal, from signin.From) (options []byte, challenge string, err error)
 	FinishPasskey(ctx context.Context, by identity.Principal, challenge, name string, response []byte, from signin.From) (signin.Passkey, error)
 	BeginSignIn(ctx context.Context, from signin.From) (options []byte, challenge string, err error)

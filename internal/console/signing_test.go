@@ -107,12 +107,12 @@ func TestTheFormOfAStrangerIsSmall(t *testing.T) {
 
 func TestWhoGuessesKeysHasToWait(t *testing.T) {
 	w, _ := realSignIns(t)
-	for range identity.DefaultBrake().Burst {
+	for range identity.DefaultRateLimit().Burst {
 		w.post("", "/console/sign-in", "key", "wrong")
 	}
 	p := w.post("", "/console/sign-in", "key", w.keys["admin"])
 	wait, err := strconv.Atoi(p.header.Get("Retry-After"))
-	if every := int(identity.DefaultBrake().Every / time.Second); p.status != http.StatusTooManyRequests || err != nil || wait < 1 || wait > every || !strings.Contains(p.body, `id="f-key-wrong"`) {
+	if every := int(identity.DefaultRateLimit().Every / time.Second); p.status != http.StatusTooManyRequests || err != nil || wait < 1 || wait > every || !strings.Contains(p.body, `id="f-key-wrong"`) {
 		t.Errorf("%d, Retry-After %q\n%s", p.status, p.header.Get("Retry-After"), p.body)
 	}
 }

@@ -107,7 +107,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	text, err := os.ReadFile(own("admin.key"))
 	must(err)
 	w.keys["admin"] = strings.TrimSpace(string(text))
-	w.identity, err = identity.Open(ctx, identity.Options{Store: db, Admin: admin, Now: time.Now, Recheck: time.Hour, Brake: identity.DefaultBrake(),
+	w.identity, err = identity.Open(ctx, identity.Options{Store: db, Admin: admin, Now: time.Now, Recheck: time.Hour, RateLimit: identity.DefaultRateLimit(),
 		Audit: w.log})
 	must(err)
 	closing(func() error { w.identity.Close(); return nil })
@@ -223,8 +223,8 @@ func (f *fakeSignIns) Who(_ context.Context, cookie string) (identity.Principal,
 		ExpiresAt: time.Now().Add(time.Hour), Current: true}, nil
 }
 
-func (f *fakeSignIns) Hold(ctx context.Context, by identity.Principal, _ signin.SignIn, cancel context.CancelCauseFunc) (func(), error) {
-	return f.w.identity.Hold(ctx, by, cancel)
+func (f *fakeSignIns) WatchValidity(ctx context.Context, by identity.Principal, _ signin.SignIn, cancel context.CancelCauseFunc) (func(), error) {
+	return f.w.identity.WatchValidity(ctx, by, cancel)
 }
 
 func (f *fakeSignIns) List(_ context.Context, _ identity.Principal, in signin.SignIn) ([]signin.SignIn, error) {

@@ -96,7 +96,7 @@ func (p *plane) openIdentity(ctx context.Context) error {
 	}
 	guesses, _ := p.store.(store.Guesses)
 	p.identity, err = identity.Open(ctx, identity.Options{Store: p.store, Guesses: guesses, Admin: admin, Quotas: p.Config.Quotas, Now: p.Now,
-		Audit: p.audit, Recheck: identity.DefaultRecheck, Brake: identity.DefaultBrake()})
+		Audit: p.audit, Recheck: identity.DefaultRecheck, RateLimit: identity.DefaultRateLimit()})
 	if err != nil {
 		return fmt.Errorf("open what is known of operators and agents: %w", err)
 	}

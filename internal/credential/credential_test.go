@@ -120,7 +120,7 @@ func newWorld(t *testing.T) *world {
 	must(err)
 	adminKey, err := identity.LoadAdminKey(own("admin.key"))
 	must(err)
-	who, err := identity.Open(ctx, identity.Options{Store: db, Admin: adminKey, Now: time.Now, Recheck: time.Hour, Brake: identity.DefaultBrake(),
+	who, err := identity.Open(ctx, identity.Options{Store: db, Admin: adminKey, Now: time.Now, Recheck: time.Hour, RateLimit: identity.DefaultRateLimit(),
 		Audit: new(audittest.Log)})
 	must(err)
 	t.Cleanup(who.Close)

@@ -146,7 +146,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 	w.log = &records{Log: log}
 	adminKey, err := identity.LoadAdminKey(own("admin.key"))
 	w.must(err)
-	w.who, err = identity.Open(w.ctx, identity.Options{Store: w.db, Admin: adminKey, Now: w.clock.Now, Recheck: time.Hour, Brake: identity.DefaultBrake(),
+	w.who, err = identity.Open(w.ctx, identity.Options{Store: w.db, Admin: adminKey, Now: w.clock.Now, Recheck: time.Hour, RateLimit: identity.DefaultRateLimit(),
 		Audit: w.log})
 	w.must(err)
 	t.Cleanup(w.who.Close)

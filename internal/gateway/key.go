@@ -17,7 +17,7 @@ import (
 // Keys knows whose a token is, and ends what is open when it is not good any more. *identity.Service is one.
 type Keys interface {
 	Authenticate(ctx context.Context, presented string, remote netip.Addr) (identity.Principal, error)
-	Hold(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
+	WatchValidity(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
 }
 
 // farewell is how long an answer of the gateway's own may take that tells an agent that it was cut off.
@@ -92,7 +92,7 @@ func (g *Gateway) agrees(ctx context.Context, c *conn, r *http.Request) *problem
 
 // hold has a connection closed when the principal is cut off.
 func (g *Gateway) hold(ctx context.Context, c *conn, what int, p identity.Principal) error {
-	release, err := g.keys.Hold(ctx, p, func(error) {
+	release, err := g.keys.WatchValidity(ctx, p, func(error) {
 		end := func() {
 			// However closing goes, what is open on it ends.
 			_ = c.Close()

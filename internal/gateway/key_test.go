@@ -45,7 +45,7 @@ func (k *keyring) Authenticate(_ context.Context, presented string, _ netip.Addr
 	return p, nil
 }
 
-func (k *keyring) Hold(_ context.Context, p identity.Principal, cancel context.CancelCauseFunc) (func(), error) {
+func (k *keyring) WatchValidity(_ context.Context, p identity.Principal, cancel context.CancelCauseFunc) (func(), error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.revoked[p.ID] {

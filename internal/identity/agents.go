@@ -124,10 +124,10 @@ func (s *Service) RestoreAgent(ctx context.Context, by Principal, tenant, name s
 		return err
 	}
 	err = s.Record(ctx, agentIntent(AgentRestore, by, a, a.ID), func() error {
-		return s.denied.inTurn(ctx, func() error {
+		return s.revocations.inTurn(ctx, func() error {
 			err := s.o.Store.RevokeAgent(ctx, a.ID, time.Time{})
 			if err == nil {
-				s.denied.done(a.ID)
+				s.revocations.done(a.ID)
 			}
 			return err
 		})

@@ -35,7 +35,7 @@ const retryAfter = "retry_after_seconds"
 // long). A key that is malformed, unknown, expired or revoked is unauthorized, in the same words; which of them it
 // was is in the audit log. An error that is neither means that the store could not be asked.
 func (s *Service) Authenticate(ctx context.Context, presented string, remote netip.Addr) (Principal, error) {
-	if err := s.Braked(ctx, remote); err != nil {
+	if err := s.RateLimited(ctx, remote); err != nil {
 		return Principal{}, err
 	}
 	if presented == "" {
@@ -50,7 +50,7 @@ func (s *Service) Authenticate(ctx context.Context, presented string, remote net
 		if p, reason, err = s.identify(ctx, key, prefix); err != nil {
 			return Principal{}, fmt.Errorf("look up a key: %w", err)
 		}
-		if reason == "" && s.denied.has(p) {
+		if reason == "" && s.revocations.has(p) {
 			reason = reasonRevoked
 		}
 	}
@@ -58,23 +58,23 @@ func (s *Service) Authenticate(ctx context.Context, presented string, remote net
 		s.Wrong(ctx, remote)
 		return Principal{}, s.unauthenticated(notGood(), reason, hint, remote)
 	}
-	s.brake.right(callerIn(ctx, remote))
+	s.rateLimiter.right(callerIn(ctx, remote))
 	return p, nil
 }
 
 // Redeem is Authenticate for what a face looks up elsewhere, as the token of a session: look is not asked while its place waits.
 // What it refuses is no wrong key: tokens end with their sessions, and a client that comes back with one guesses nothing.
 func (s *Service) Redeem(ctx context.Context, remote netip.Addr, look func() (Principal, error)) (Principal, error) {
-	if err := s.Braked(ctx, remote); err != nil {
+	if err := s.RateLimited(ctx, remote); err != nil {
 		return Principal{}, err
 	}
 	return look()
 }
 
-// Braked says whether a place has presented too much that was wrong, and must wait (rate_limited; [RetryAfter] says how
+// RateLimited says whether a place has presented too much that was wrong, and must wait (rate_limited; [RetryAfter] says how
 // long). A face that lets people in by something else than a key asks it first.
-func (s *Service) Braked(ctx context.Context, remote netip.Addr) error {
-	wait, first := s.brake.blocked(callerIn(ctx, remote))
+func (s *Service) RateLimited(ctx context.Context, remote netip.Addr) error {
+	wait, first := s.rateLimiter.blocked(callerIn(ctx, remote))
 	if wait <= 0 {
 		return nil
 	}
@@ -86,8 +86,10 @@ func (s *Service) Braked(ctx context.Context, remote netip.Addr) error {
 	return s.unauthenticated(err, reasonBraked, "", remote)
 }
 
-// Wrong counts something wrong that a place has presented. See [Service.Braked].
-func (s *Service) Wrong(ctx context.Context, remote netip.Addr) { s.brake.wrong(callerIn(ctx, remote)) }
+// Wrong counts something wrong that a place has presented. See [Service.RateLimited].
+func (s *Service) Wrong(ctx context.Context, remote netip.Addr) {
+	s.rateLimiter.wrong(callerIn(ctx, remote))
+}
 
 // notGood is the one answer to every key that is not good, and the reason that cut connections are given.
 func notGood() *problem.Error {
@@ -190,7 +192,7 @@ func (s *Service) over(expires, revoked time.Time) string {
 // standing says how a principal that was authenticated before is doing now: why its key is not good any more, or
 // empty, and when it expires.
 func (s *Service) standing(ctx context.Context, p Principal) (expires time.Time, reason string, err error) {
-	if s.denied.has(p) {
+	if s.revocations.has(p) {
 		return time.Time{}, reasonRevoked, nil
 	}
 	switch p.Kind {

@@ -202,7 +202,7 @@ func TestWhatTheDatabaseFindsIsComparedAgain(t *testing.T) {
 func TestStoreThatDoesNotAnswerLetsNobodyIn(t *testing.T) {
 	fake := &odd{err: store.Unavailable(errPlanted)}
 	w := newWorld(t, func(o *Options) { fake.Store = o.Store; o.Store = fake })
-	for range 2 * w.o.Brake.Burst { // and it is no guess either
+	for range 2 * w.o.RateLimit.Burst { // and it is no guess either
 		for _, prefix := range []string{PrefixOperator, PrefixAgent} {
 			p, err := w.Authenticate(t.Context(), newKey(prefix).Reveal(), here)
 			if problem.CodeOf(err) != problem.DatabaseUnavailable || p != (Principal{}) {
@@ -245,13 +245,13 @@ func TestGuessingIsBraked(t *testing.T) {
 		_, err := w.Authenticate(t.Context(), newKey(PrefixOperator).Reveal(), netip.MustParseAddr(from))
 		return err
 	}
-	for n := range w.o.Brake.Burst {
+	for n := range w.o.RateLimit.Burst {
 		if code := problem.CodeOf(guess("192.0.2.1")); code != problem.Unauthorized {
 			t.Fatalf("guess %d: %s", n, code)
 		}
 	}
 	err := guess("192.0.2.1")
-	if wait, ok := RetryAfter(err); problem.CodeOf(err) != problem.RateLimited || !ok || wait != w.o.Brake.Every {
+	if wait, ok := RetryAfter(err); problem.CodeOf(err) != problem.RateLimited || !ok || wait != w.o.RateLimit.Every {
 		t.Errorf("got %v, wait %v", err, wait)
 	}
 	if e := w.log.Last(t); !audittest.Has(e, map[string]string{"reason": "braked", "remote": here.String()}) {
@@ -277,7 +277,7 @@ func TestGuessingIsBraked(t *testing.T) {
 	if _, err := w.Authenticate(t.Context(), good, netip.MustParseAddr("192.0.2.2")); err != nil {
 		t.Errorf("the neighbour: %v", err)
 	}
-	w.clock.move(w.o.Brake.Every - time.Millisecond)
+	w.clock.move(w.o.RateLimit.Every - time.Millisecond)
 	if _, err := w.Authenticate(t.Context(), good, here); problem.CodeOf(err) != problem.RateLimited {
 		t.Errorf("too early: %v", err)
 	}
@@ -301,7 +301,7 @@ func TestWhatIsLookedUpElsewhereWaitsWithItsAddress(t *testing.T) {
 		_, err = w.Redeem(t.Context(), here, func() (Principal, error) { asked++; return Principal{ID: "holder"}, err })
 		return err
 	}
-	for range 2 * w.o.Brake.Burst { // it is no guess
+	for range 2 * w.o.RateLimit.Burst { // it is no guess
 		if err := redeem(problem.New(problem.Unauthorized, "", "no")); problem.CodeOf(err) != problem.Unauthorized {
 			t.Fatal(err)
 		}
@@ -309,7 +309,7 @@ func TestWhatIsLookedUpElsewhereWaitsWithItsAddress(t *testing.T) {
 	if err := redeem(nil); err != nil {
 		t.Fatal(err)
 	}
-	for range w.o.Brake.Burst {
+	for range w.o.RateLimit.Burst {
 		if _, err := w.Authenticate(t.Context(), "cjop_wrong", here); problem.CodeOf(err) != problem.Unauthorized {
 			t.Fatal(err)
 		}
@@ -321,7 +321,7 @@ func TestWhatIsLookedUpElsewhereWaitsWithItsAddress(t *testing.T) {
 }
 
 func TestIPv6IsBrakedByNetwork(t *testing.T) {
-	b := newBrake(Brake{Burst: 1, Every: time.Second, Addresses: 10}, nil, (&clock{at: noon}).now)
+	b := newRateLimiter(RateLimit{Burst: 1, Every: time.Second, Addresses: 10}, nil, (&clock{at: noon}).now)
 	b.wrong(caller{remote: netip.MustParseAddr("2001:db8:0:1::1")})
 	for addr, want := range map[string]bool{
 		"2001:db8:0:1::1": true, "2001:db8:0:1:ffff::2": true, "2001:db8:0:1::1%eth0": true, "2001:db8:0:2::1": false, "192.0.2.1": false,
@@ -341,7 +341,7 @@ func TestIPv6IsBrakedByNetwork(t *testing.T) {
 
 func TestMemoryOfTheBrakeIsBounded(t *testing.T) {
 	c := &clock{at: noon}
-	b := newBrake(Brake{Burst: 1, Every: time.Hour, Addresses: 100}, nil, c.now)
+	b := newRateLimiter(RateLimit{Burst: 1, Every: time.Hour, Addresses: 100}, nil, c.now)
 	addr := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}) }
 	for n := range 1000 {
 		b.wrong(caller{remote: addr(n)})
@@ -365,7 +365,7 @@ func TestMemoryOfTheBrakeIsBounded(t *testing.T) {
 // A place that has been quiet is news when it begins again; one that goes on is not.
 func TestBrakedPlaceIsNewsOnce(t *testing.T) {
 	c := &clock{at: noon}
-	b := newBrake(Brake{Burst: 2, Every: time.Second, Addresses: 10}, nil, c.now)
+	b := newRateLimiter(RateLimit{Burst: 2, Every: time.Second, Addresses: 10}, nil, c.now)
 	news := func() (n int) {
 		for range 5 {
 			if wait, first := b.blocked(caller{remote: here}); wait == 0 {
@@ -407,7 +407,7 @@ func (g *guesses) ListGuesses(context.Context, int, time.Duration) ([]store.Gues
 
 func TestOtherProcessesAreToldOfWrongKeys(t *testing.T) {
 	c, others := &clock{at: noon}, &guesses{}
-	b := newBrake(Brake{Burst: 10, Every: 3 * time.Second, Addresses: 100}, others, c.now)
+	b := newRateLimiter(RateLimit{Burst: 10, Every: 3 * time.Second, Addresses: 100}, others, c.now)
 	addr := netip.MustParseAddr
 	from := func(remote string) caller { return caller{remote: addr(remote)} }
 	// An address of a jail, of a loopback interface or of a link is another one on another machine, and a socket has none.
@@ -514,24 +514,24 @@ func TestTheAddressOfAJailIsItsOwn(t *testing.T) {
 		t.Errorf("outside it is %s", at)
 	}
 	jail := netip.MustParseAddr("10.0.0.5")
-	for range w.o.Brake.Burst {
+	for range w.o.RateLimit.Burst {
 		w.Wrong(ctx, jail)
 	}
-	if err := w.Braked(ctx, jail); problem.CodeOf(err) != problem.RateLimited {
+	if err := w.RateLimited(ctx, jail); problem.CodeOf(err) != problem.RateLimited {
 		t.Errorf("the jail: %v", err)
 	}
-	if err := w.Braked(t.Context(), jail); err != nil {
+	if err := w.RateLimited(t.Context(), jail); err != nil {
 		t.Errorf("who has its address outside: %v", err)
 	}
-	if err := w.Braked(Inside(t.Context(), "j2"), jail); err != nil {
+	if err := w.RateLimited(Inside(t.Context(), "j2"), jail); err != nil {
 		t.Errorf("the next jail with its address: %v", err)
 	}
 	local := netip.MustParseAddr("127.0.0.1")
-	for range w.o.Brake.Burst {
+	for range w.o.RateLimit.Burst {
 		w.Wrong(Forwarded(t.Context(), "a"), local)
 	}
 	for host, want := range map[string]string{"a": problem.RateLimited, "b": problem.Internal} {
-		if err := w.Braked(Forwarded(t.Context(), host), local); err != nil != (want == problem.RateLimited) {
+		if err := w.RateLimited(Forwarded(t.Context(), host), local); err != nil != (want == problem.RateLimited) {
 			t.Errorf("who is at host %s: %v", host, err)
 		}
 	}

@@ -11,13 +11,13 @@ import (
 	"github.com/clawjail/clawjail/internal/quota"
 )
 
-// Hold registers something that is open for a principal: a connection, a stream, a session. cancel is called once
+// WatchValidity registers something that is open for a principal: a connection, a stream, a session. cancel is called once
 // when the principal's key is not good any more, with the reason as its cause, from another goroutine; it must not
 // block. The holder calls release when the thing has ended by itself; release may be called more than once.
 //
-// Hold fails when the key is not good already: it may have been revoked since it was looked at. cancel is not called
+// WatchValidity fails when the key is not good already: it may have been revoked since it was looked at. cancel is not called
 // then.
-func (s *Service) Hold(ctx context.Context, p Principal, cancel context.CancelCauseFunc) (release func(), err error) {
+func (s *Service) WatchValidity(ctx context.Context, p Principal, cancel context.CancelCauseFunc) (release func(), err error) {
 	// First registered and then looked up, while a revocation is first known and then cuts: whichever comes first,
 	// one of the two sees the other.
 	held := s.connections.hold(p, cancel)
@@ -35,7 +35,7 @@ func (s *Service) Hold(ctx context.Context, p Principal, cancel context.CancelCa
 	return func() { s.connections.release(held) }, nil
 }
 
-// Enter is Hold for a request or a stream, of which a tenant and an agent may have so many open at the same time. The code is
+// Enter is WatchValidity for a request or a stream, of which a tenant and an agent may have so many open at the same time. The code is
 // rate_limited when it is one too many.
 func (s *Service) Enter(ctx context.Context, p Principal, cancel context.CancelCauseFunc) (release func(), err error) {
 	of := quota.Holder{Tenant: p.Tenant, Agent: p.AgentID()}
@@ -44,7 +44,7 @@ func (s *Service) Enter(ctx context.Context, p Principal, cancel context.CancelC
 		return nil, err
 	}
 	Arrived(ctx, of)
-	letGo, err := s.Hold(ctx, p, cancel)
+	letGo, err := s.WatchValidity(ctx, p, cancel)
 	if err != nil {
 		leave()
 		return nil, err
@@ -73,14 +73,14 @@ func Arrived(ctx context.Context, of quota.Holder) {
 // Held is how much is open, for whoever asks.
 func (s *Service) Held(asks quota.Holder) []quota.Amount { return s.gate.Amounts(asks) }
 
-// errCut is what is joined to an error of Hold's when the connection was cut in the same moment.
+// errCut is what is joined to an error of WatchValidity's when the connection was cut in the same moment.
 var errCut = errors.New("it was cut at the same moment")
 
 // Look has what is held compared with the store soon. It does not wait for that.
 func (s *Service) Look() { s.connections.look.Send() }
 
 // LookAtGuesses has wrong keys that other processes were given counted soon. It does not wait for that.
-func (s *Service) LookAtGuesses() { s.brake.share.Send() }
+func (s *Service) LookAtGuesses() { s.rateLimiter.share.Send() }
 
 // Open is how many connections are held.
 func (s *Service) Open() int { return s.connections.count() }

@@ -118,7 +118,7 @@ func TestKeyThatGoesBeforeHoldIsNotHeld(t *testing.T) {
 				t.Fatal(err)
 			}
 			called := false
-			release, err := w.Hold(t.Context(), bot, func(error) { called = true })
+			release, err := w.WatchValidity(t.Context(), bot, func(error) { called = true })
 			if problem.CodeOf(err) != problem.Unauthorized || release != nil || called || w.Open() != 0 {
 				t.Errorf("got %v, called %v, %d open", err, called, w.Open())
 			}
@@ -130,7 +130,7 @@ func TestKeyThatGoesBeforeHoldIsNotHeld(t *testing.T) {
 		t.Fatal(err)
 	}
 	for who, p := range map[string]Principal{"operator": ann, "nobody": {}, "unknown operator": {Kind: KindOperator, ID: "op_x", TokenID: "op_x"}} {
-		if _, err := w.Hold(t.Context(), p, func(error) {}); problem.CodeOf(err) != problem.Unauthorized || w.Open() != 0 {
+		if _, err := w.WatchValidity(t.Context(), p, func(error) {}); problem.CodeOf(err) != problem.Unauthorized || w.Open() != 0 {
 			t.Errorf("%s: %v", who, err)
 		}
 	}
@@ -150,7 +150,7 @@ func TestHoldAndRevokeAtTheSameTime(t *testing.T) {
 		for range 4 {
 			wg.Go(func() {
 				var once atomic.Int32
-				_, err := w.Hold(context.Background(), p, func(error) {
+				_, err := w.WatchValidity(context.Background(), p, func(error) {
 					if once.Add(1) > 1 {
 						t.Error("cancelled twice")
 					}
@@ -178,7 +178,7 @@ func TestStoreThatDoesNotAnswerHoldsNothing(t *testing.T) {
 	w := newWorld(t, func(o *Options) { fake.Store = o.Store; o.Store = fake })
 	_, _, p := w.operator("acme", RoleAdmin)
 	fake.err = store.Unavailable(errPlanted)
-	if _, err := w.Hold(t.Context(), p, func(error) {}); problem.CodeOf(err) != problem.DatabaseUnavailable || w.Open() != 0 {
+	if _, err := w.WatchValidity(t.Context(), p, func(error) {}); problem.CodeOf(err) != problem.DatabaseUnavailable || w.Open() != 0 {
 		t.Errorf("got %v, %d open", err, w.Open())
 	}
 }
@@ -568,7 +568,7 @@ func (s *slow) ListTenants(context.Context) ([]store.Tenant, error) {
 }
 
 func (s *slow) Operator(_ context.Context, id string) (store.Operator, error) {
-	if s.asked.Add(1) > 1 { // the first question is Hold's
+	if s.asked.Add(1) > 1 { // the first question is WatchValidity's
 		close(s.entered)
 		<-s.letGo
 	}
@@ -579,12 +579,12 @@ func TestCloseWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &slow{entered: make(chan struct{}), letGo: make(chan struct{})}
 		s, err := Open(t.Context(), Options{
-			Store: db, Now: time.Now, Audit: new(audittest.Log), Recheck: time.Minute, Brake: DefaultBrake(),
+			Store: db, Now: time.Now, Audit: new(audittest.Log), Recheck: time.Minute, RateLimit: DefaultRateLimit(),
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Hold(t.Context(), Principal{Kind: KindOperator, ID: "op_1", TokenID: "op_1"}, func(error) {}); err != nil {
+		if _, err := s.WatchValidity(t.Context(), Principal{Kind: KindOperator, ID: "op_1", TokenID: "op_1"}, func(error) {}); err != nil {
 			t.Fatal(err)
 		}
 		<-db.entered // a minute later
@@ -624,10 +624,10 @@ func TestWhatAJailHoldsEndsWithItsAgentAndNotWithAToken(t *testing.T) {
 	if !a.cut() || b.cut() {
 		t.Errorf("cut: %v, the other agent's: %v", a.cut(), b.cut())
 	}
-	if _, err := w.Hold(t.Context(), OfJail(one.ID, "acme"), func(error) {}); problem.CodeOf(err) != problem.Unauthorized {
+	if _, err := w.WatchValidity(t.Context(), OfJail(one.ID, "acme"), func(error) {}); problem.CodeOf(err) != problem.Unauthorized {
 		t.Errorf("held for a revoked agent: %v", err)
 	}
-	if _, err := w.Hold(t.Context(), OfJail("nobody", "acme"), func(error) {}); problem.CodeOf(err) != problem.Unauthorized {
+	if _, err := w.WatchValidity(t.Context(), OfJail("nobody", "acme"), func(error) {}); problem.CodeOf(err) != problem.Unauthorized {
 		t.Errorf("held for nobody: %v", err)
 	}
 	a.release()

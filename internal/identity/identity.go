@@ -5,7 +5,7 @@
 // are one table ([Table]) that every face asks through [Service.Authorize] or [Can]. Principals of a tenant are told
 // of other tenants' things what they are told of things that do not exist.
 //
-// Revoking ends what is open: whoever holds a connection for a principal registers it with [Service.Hold], and is
+// Revoking ends what is open: whoever holds a connection for a principal registers it with [Service.WatchValidity], and is
 // told to end it when the key, the operator, the agent or the tenant is cut off, or when the key expires. A
 // revocation in this process cuts at once, one that another process wrote into the store within
 // [Options.Recheck], or at [Service.Look]. One that cannot be written holds in its process, which writes it when it can.
@@ -50,8 +50,8 @@ type Options struct {
 	Audit audit.Records
 	// Recheck is how often open connections are compared with the store; at least a second.
 	Recheck time.Duration
-	// Brake bounds guessing.
-	Brake Brake
+	// RateLimit bounds guessing.
+	RateLimit RateLimit
 	// Quotas say how much of what may be open one tenant may have; see [quota.NewGate].
 	Quotas config.Quotas
 }
@@ -80,18 +80,18 @@ func (o Options) Validate() error {
 	if o.Recheck < time.Second {
 		m.Add("recheck", "is %s, and must be at least 1s", o.Recheck)
 	}
-	o.Brake.validate(m)
+	o.RateLimit.validate(m)
 	return m.Err()
 }
 
 // Service knows principals, tenants, and who is connected.
 type Service struct {
 	o           Options
-	brake       *brake
+	rateLimiter *rateLimiter
 	connections *connections
 	gate        *quota.Gate  // of connections
 	tenants     atomic.Int64 // as of the last time that they were counted
-	denied      *denied
+	revocations *revocations
 
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -106,7 +106,7 @@ func Open(ctx context.Context, o Options) (*Service, error) {
 	if err := o.Store.CreateTenant(ctx, first); err != nil && !errors.Is(err, store.ErrExists) {
 		return nil, fmt.Errorf("make the tenant %s: %w", first.ID, err)
 	}
-	s := &Service{o: o, brake: newBrake(o.Brake, o.Guesses, o.Now), denied: newDenied()}
+	s := &Service{o: o, rateLimiter: newRateLimiter(o.RateLimit, o.Guesses, o.Now), revocations: newRevocations()}
 	s.gate = quota.NewGate(quota.GateOptions{Kind: quota.Connections(), Whole: maxOpen, Quotas: o.Quotas, Tenants: s.Counted, Admins: true})
 	if _, err := s.CountTenants(ctx, store.DefaultTenant); err != nil {
 		return nil, err
@@ -115,9 +115,9 @@ func Open(ctx context.Context, o Options) (*Service, error) {
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.running.Go(func() { s.connections.run(ctx) })
 	s.running.Go(func() { every(ctx, o.Recheck, nil, s.recount) })
-	s.running.Go(func() { every(ctx, o.Recheck, nil, s.writeDenied) })
+	s.running.Go(func() { every(ctx, o.Recheck, nil, s.writeRevocations) })
 	if o.Guesses != nil {
-		s.running.Go(func() { every(ctx, o.Recheck, s.brake.share, s.brake.exchange) })
+		s.running.Go(func() { every(ctx, o.Recheck, s.rateLimiter.share, s.rateLimiter.exchange) })
 	}
 	return s, nil
 }

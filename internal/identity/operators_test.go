@@ -301,11 +301,11 @@ func TestWhatFailsSaysSoAndLeavesNothing(t *testing.T) {
 	if _, err := w.Authenticate(t.Context(), key.Reveal(), here); problem.CodeOf(err) != problem.Unauthorized {
 		t.Errorf("a key whose revocation could not be written: %v", err)
 	}
-	if _, err := w.Hold(t.Context(), p, func(error) {}); problem.CodeOf(err) != problem.Unauthorized {
+	if _, err := w.WatchValidity(t.Context(), p, func(error) {}); problem.CodeOf(err) != problem.Unauthorized {
 		t.Errorf("a connection of a key whose revocation could not be written: %v", err)
 	}
 	fake.revokeOperator = ""
-	if err := w.RevokeOperator(t.Context(), admin, o.ID); err != nil || w.denied.has(p) {
+	if err := w.RevokeOperator(t.Context(), admin, o.ID); err != nil || w.revocations.has(p) {
 		t.Errorf("revoked again, when it can be written: %v", err)
 	}
 	fake.createOperator = false

@@ -52,7 +52,7 @@ func (s *Service) Standing(ctx context.Context, kind Kind, id string) (Principal
 // OperatorStanding is [Service.Standing] of an operator whose row was just read.
 func (s *Service) OperatorStanding(o Operator) (Principal, error) {
 	p, reason := s.operatorNow(o)
-	if reason != "" || s.denied.has(p) {
+	if reason != "" || s.revocations.has(p) {
 		return Principal{}, notGood()
 	}
 	return p, nil

@@ -117,18 +117,18 @@ func TestTheAdminKeyIsReadForWhoPresentsIt(t *testing.T) {
 	}
 }
 
-// A face that takes something else than keys shares their brake.
+// A face that takes something else than keys shares their limit.
 func TestTheBrakeIsOne(t *testing.T) {
 	w := newWorld(t)
 	key, _, _ := w.operator("acme", RoleViewer)
-	for range w.o.Brake.Burst {
-		if err := w.Braked(t.Context(), here); err != nil {
+	for range w.o.RateLimit.Burst {
+		if err := w.RateLimited(t.Context(), here); err != nil {
 			t.Fatal(err)
 		}
 		w.Wrong(t.Context(), here)
 	}
 	for range 2 {
-		if wait, ok := RetryAfter(w.Braked(t.Context(), here)); !ok || wait <= 0 {
+		if wait, ok := RetryAfter(w.RateLimited(t.Context(), here)); !ok || wait <= 0 {
 			t.Error("it is not braked")
 		}
 	}

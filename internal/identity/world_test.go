@@ -79,7 +79,7 @@ func newWorld(t testing.TB, options ...option) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, clock: &clock{at: noon}, log: new(audittest.Log), adminKey: strings.TrimSpace(string(text))}
-	o := Options{Store: db, Admin: key, Now: w.clock.now, Audit: w.log, Recheck: DefaultRecheck, Brake: DefaultBrake()}
+	o := Options{Store: db, Admin: key, Now: w.clock.now, Audit: w.log, Recheck: DefaultRecheck, RateLimit: DefaultRateLimit()}
 	for _, change := range options {
 		change(&o)
 	}
@@ -152,7 +152,7 @@ func (w *world) refusedFor(key Key, reason string) {
 	if text := key.Reveal(); strings.Contains(fmt.Sprintf("%+v %+v", err, w.log.All()), text) {
 		w.t.Error("the key is in the error or the log")
 	}
-	w.clock.move(w.o.Brake.Every) // so that a test may try often
+	w.clock.move(w.o.RateLimit.Every) // so that a test may try often
 }
 
 // held is a connection that a test looks at.
@@ -165,7 +165,7 @@ func (w *world) hold(p Principal) held {
 	w.t.Helper()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	w.t.Cleanup(func() { cancel(nil) })
-	release, err := w.Hold(context.Background(), p, cancel)
+	release, err := w.WatchValidity(context.Background(), p, cancel)
 	if err != nil {
 		w.t.Fatal(err)
 	}

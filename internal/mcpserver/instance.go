@@ -398,7 +398,7 @@ func (s *Service) hold(ctx context.Context, tenant string, owner identity.Princi
 	default:
 		owner.ExpiresAt = time.Time{} // what is known of the key now counts, and not what was when the instance was made
 	}
-	return s.o.Identity.Hold(ctx, owner, func(error) { cancel() })
+	return s.o.Identity.WatchValidity(ctx, owner, func(error) { cancel() })
 }
 
 // watch returns when a run is over: true when it was wanted, because nobody uses it, it is old or clawjail ends, false when the server

@@ -213,8 +213,8 @@ func (w *world) AuthorizeWith(_ context.Context, p identity.Principal, op identi
 	return identity.CanWith(p, op, object)
 }
 
-// Hold implements Authority.
-func (w *world) Hold(_ context.Context, p identity.Principal, cancel context.CancelCauseFunc) (func(), error) {
+// WatchValidity implements Authority.
+func (w *world) WatchValidity(_ context.Context, p identity.Principal, cancel context.CancelCauseFunc) (func(), error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	id := new(int)

@@ -69,8 +69,8 @@ type Vault interface {
 // Authority decides who may do what, and writes refusals down. *identity.Service is one.
 type Authority interface {
 	AuthorizeWith(ctx context.Context, p identity.Principal, op identity.Operation, object identity.Object) error
-	// Hold registers what is open for a principal: see [identity.Service.Hold].
-	Hold(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
+	// WatchValidity registers what is open for a principal: see [identity.Service.WatchValidity].
+	WatchValidity(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
 }
 
 // Options are what a Service is made from. Everything is required but Servers, Keeper, Now and what is said to be optional.

@@ -19,8 +19,8 @@ type Authority interface {
 	OperatorMode(ctx context.Context, tenant string) error
 	// AccountPermissions says whether its agents may have them without a grant that a person issued for the session.
 	AccountPermissions(ctx context.Context, tenant string) error
-	// Hold calls cancel when the principal's key is not good any more, until release is called.
-	Hold(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
+	// WatchValidity calls cancel when the principal's key is not good any more, until release is called.
+	WatchValidity(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
 }
 
 // object is a session as the authority sees it.

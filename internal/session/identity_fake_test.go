@@ -33,7 +33,7 @@ func (a rights) AccountPermissions(ctx context.Context, tenant string) error {
 	return a.w.step(ctx, "account permissions")
 }
 
-func (a rights) Hold(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (func(), error) {
+func (a rights) WatchValidity(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (func(), error) {
 	if err := a.w.step(ctx, "hold"); err != nil {
 		return nil, err
 	}

@@ -88,7 +88,7 @@ func (s *Service) observe(out Session, err error) {
 
 // open takes a session as far as ready. The record is nil when nothing was to be done.
 func (s *Service) open(ctx context.Context, r *session) (audit.Pending, error) {
-	unhold, err := s.Authority.Hold(ctx, r.by.Lasting(), r.revoke)
+	unhold, err := s.Authority.WatchValidity(ctx, r.by.Lasting(), r.revoke)
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ func (a *accounts) people(t testing.TB) *identity.Service {
 		t.Fatal(err)
 	}
 	who, err := identity.Open(t.Context(), identity.Options{Store: a.db, Admin: key, Now: time.Now, Recheck: identity.DefaultRecheck,
-		Brake: identity.DefaultBrake(), Audit: new(audittest.Log)})
+		RateLimit: identity.DefaultRateLimit(), Audit: new(audittest.Log)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ type Identity interface {
 	AuthorizeWith(ctx context.Context, p identity.Principal, op identity.Operation, object identity.Object) error
 	// AgentFor finds an agent by its name for somebody who may do an operation with it.
 	AgentFor(ctx context.Context, by identity.Principal, op identity.Operation, tenant, name string) (identity.Agent, error)
-	Hold(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
+	WatchValidity(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)
 }
 
 // Options are what a Service is made from. All are required.
@@ -143,7 +143,7 @@ func (s *Service) Run(ctx context.Context, by identity.Principal, r Request, tel
 	p.timeout = min(p.timeout, left)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	release, err := s.Identity.Hold(ctx, who.Lasting(), cancel)
+	release, err := s.Identity.WatchValidity(ctx, who.Lasting(), cancel)
 	if err != nil {
 		return Result{}, err
 	}

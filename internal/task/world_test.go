@@ -360,7 +360,7 @@ func newWorld(t *testing.T) *world {
 	must(err)
 	text, err := os.ReadFile(own("admin.key"))
 	must(err)
-	w.identity, err = identity.Open(ctx, identity.Options{Store: db, Admin: adminKey, Now: time.Now, Recheck: time.Hour, Brake: identity.DefaultBrake(),
+	w.identity, err = identity.Open(ctx, identity.Options{Store: db, Admin: adminKey, Now: time.Now, Recheck: time.Hour, RateLimit: identity.DefaultRateLimit(),
 		Audit: w.log})
 	must(err)
 	closing(func() error { w.identity.Close(); return nil })

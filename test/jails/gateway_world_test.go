@@ -159,7 +159,7 @@ func (x *exit) open(ca *x509.CertPool) {
 	secrets, err := vault.Open(ctx, vault.Options{KeyFile: filepath.Join(dir, "vault.key"), Store: db, Now: time.Now})
 	must(err)
 	people, err := identity.Open(ctx, identity.Options{Store: db, Now: time.Now, Audit: records,
-		Recheck: identity.DefaultRecheck, Brake: identity.DefaultBrake()})
+		Recheck: identity.DefaultRecheck, RateLimit: identity.DefaultRateLimit()})
 	must(err)
 	book, err := egress.Open(ctx, egress.Options{Store: db, Identity: people, Audit: records, Now: time.Now, Recheck: time.Second})
 	must(err)

@@ -23,7 +23,7 @@ const (
 // longestUserAgent is how many letters are kept of what a browser says of itself.
 const longestUserAgent = 160
 
-// WithKey signs in with a key: the admin's or an operator's. Wrong keys are braked as everywhere. The cookie's text is
+// WithKey signs in with a key: the admin's or an operator's. Wrong keys are limited as everywhere. The cookie's text is
 // returned here and never again.
 func (s *Service) WithKey(ctx context.Context, key string, from From) (cookie string, in SignIn, err error) {
 	p, err := s.o.Identity.Authenticate(ctx, key, from.Remote)

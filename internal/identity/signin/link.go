@@ -45,7 +45,7 @@ func (s *Service) NewLink(ctx context.Context, by identity.Principal) (Link, err
 
 // WithLink signs in with a link's code.
 func (s *Service) WithLink(ctx context.Context, code string, from From) (cookie string, in SignIn, err error) {
-	if err := s.o.Identity.Braked(ctx, from.Remote); err != nil {
+	if err := s.o.Identity.RateLimited(ctx, from.Remote); err != nil {
 		return "", SignIn{}, err
 	}
 	sum, ok := hashOf(PrefixLink, code)

@@ -56,7 +56,7 @@ func TestALinkIsGoodOnce(t *testing.T) {
 	gate := make(chan struct{})
 	for n := range 64 {
 		from := here
-		from.Remote = netip.AddrFrom4([4]byte{198, 51, 100, byte(n)}) // so that nobody is braked
+		from.Remote = netip.AddrFrom4([4]byte{198, 51, 100, byte(n)}) // so that nobody is limited
 		all.Go(func() {
 			<-gate
 			_, _, err := w.WithLink(t.Context(), link.Code, from)
@@ -145,13 +145,13 @@ func TestOldLinksMakeRoomForNewOnes(t *testing.T) {
 	})
 }
 
-// Guessing is braked, and by the same brake whatever is guessed.
+// Guessing is limited, by the same limit whatever is guessed.
 func TestGuessingIsBraked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, end := newWorld(t)
 		defer end()
 		link := w.link(w.admin)
-		burst := identity.DefaultBrake().Burst
+		burst := identity.DefaultRateLimit().Burst
 		wrong, _ := newToken(PrefixLink, "")
 		for n := range burst {
 			err := error(nil)
@@ -177,14 +177,14 @@ func TestGuessingIsBraked(t *testing.T) {
 			}
 		}
 		if said := len(w.log.All()) - before; said != 1 {
-			t.Errorf("%d records of one brake", said)
+			t.Errorf("%d records of one limit", said)
 		}
 		elsewhere := here
 		elsewhere.Remote = netip.MustParseAddr("198.51.100.7")
 		if _, _, err := w.WithKey(t.Context(), w.adminKey, elsewhere); err != nil {
 			t.Errorf("from elsewhere: %v", err)
 		}
-		time.Sleep(identity.DefaultBrake().Every)
+		time.Sleep(identity.DefaultRateLimit().Every)
 		if _, _, err := w.WithLink(t.Context(), link.Code, here); err != nil {
 			t.Errorf("the link was not looked at before: %v", err)
 		}

@@ -111,7 +111,7 @@ func (s *Service) BeginSignIn(_ context.Context, from From) (options []byte, cha
 
 // WithPasskey signs in with what the browser answered, as PublicKeyCredential.toJSON makes it.
 func (s *Service) WithPasskey(ctx context.Context, challenge string, response []byte, from From) (cookie string, in SignIn, err error) {
-	if err := s.o.Identity.Braked(ctx, from.Remote); err != nil {
+	if err := s.o.Identity.RateLimited(ctx, from.Remote); err != nil {
 		return "", SignIn{}, err
 	}
 	at, err := partyAt(from.Origin)

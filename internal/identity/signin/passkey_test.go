@@ -354,7 +354,7 @@ func TestWhatIsNoPasskeyOfOurs(t *testing.T) {
 	}
 }
 
-// pass lets the brake forget.
+// pass lets the limiter forget.
 func (w *world) pass() {
 	w.t.Helper()
 	w.close()

@@ -372,7 +372,7 @@ func TestEndingCutsWhatIsOpen(t *testing.T) {
 	w.in(other, ann)
 	first.release()
 	second.release()
-	if _, err := w.Hold(ctx, ann, in, func(error) {}); problem.CodeOf(err) != problem.Unauthorized {
+	if _, err := w.WatchValidity(ctx, ann, in, func(error) {}); problem.CodeOf(err) != problem.Unauthorized {
 		t.Errorf("held after its end: %v", err)
 	}
 	// With the operator goes everything.

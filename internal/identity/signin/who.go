@@ -119,7 +119,7 @@ func (s *Service) End(ctx context.Context, by identity.Principal, id string) err
 	}
 	i := audit.Intent{Action: string(identity.SignInEnd), Tenant: tenant, Actor: by.Actor(), Target: row.ID,
 		Detail: identity.Detail(map[string]string{"method": row.Method, "owner": ownerName(row.Owner)})}
-	// First here, then cut, then written: what cannot be written is over all the same, see identity's Hold.
+	// First here, then cut, then written: what cannot be written is over all the same, see identity's WatchValidity.
 	s.uses.end(row.ID)
 	s.held.cut(row.ID)
 	return s.o.Identity.Ending(i, func() error {

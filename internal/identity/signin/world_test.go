@@ -111,7 +111,7 @@ func (w *world) open(idle, life time.Duration) {
 		w.t.Fatal(err)
 	}
 	w.adminKey = strings.TrimSpace(string(text))
-	w.identity, err = identity.Open(ctx, identity.Options{Store: w.db, Admin: key, Now: time.Now, Audit: w.log, Recheck: time.Second, Brake: identity.DefaultBrake()})
+	w.identity, err = identity.Open(ctx, identity.Options{Store: w.db, Admin: key, Now: time.Now, Audit: w.log, Recheck: time.Second, RateLimit: identity.DefaultRateLimit()})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ type watched struct {
 func (w *world) hold(by identity.Principal, in SignIn) watched {
 	w.t.Helper()
 	ctx, cancel := context.WithCancelCause(context.Background())
-	release, err := w.Hold(context.Background(), by, in, cancel)
+	release, err := w.WatchValidity(context.Background(), by, in, cancel)
 	if err != nil {
 		w.t.Fatal(err)
 	}

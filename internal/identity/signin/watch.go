@@ -12,9 +12,9 @@ import (
 // watchEvery is how often what is held is compared with the store, in which another process may have ended it.
 const watchEvery = 5 * time.Second
 
-// Hold is [identity.Service.Enter] for a sign-in: cancel is called when the sign-in ends too. Holding counts as use.
-// When Hold fails, cancel may have been called.
-func (s *Service) Hold(ctx context.Context, by identity.Principal, in SignIn, cancel context.CancelCauseFunc) (release func(), err error) {
+// WatchValidity is [identity.Service.Enter] for a sign-in: cancel is called when the sign-in ends too. It counts as use.
+// When WatchValidity fails, cancel may have been called.
+func (s *Service) WatchValidity(ctx context.Context, by identity.Principal, in SignIn, cancel context.CancelCauseFunc) (release func(), err error) {
 	var once sync.Once
 	end := func(cause error) { once.Do(func() { cancel(cause) }) }
 	// First registered and then looked up, while End is first known and then cuts: one of the two sees the other.

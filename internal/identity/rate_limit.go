@@ -13,29 +13,31 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-// Brake bounds how fast wrong keys may come from one place. A key cannot be guessed anyway; the brake keeps guessing
+// RateLimit bounds how fast wrong keys may come from one place. A key cannot be guessed anyway; the limit keeps guessing
 // from filling the log and the database's time.
-type Brake struct {
+type RateLimit struct {
 	// Burst is how many wrong keys an address may present at once, and Every how soon it gets one of them back.
 	Burst int
 	Every time.Duration
-	// Addresses bounds the memory: of so many the brake knows. The one that was wrong least recently is forgotten first.
+	// Addresses bounds the memory: so many are known. The one that was wrong least recently is forgotten first.
 	Addresses int
 }
 
 // proxyShare is for how many guessing clients a connection's peer may speak at once: it has the burst of so many, and gets
-// it back as fast. One client that guesses is braked by itself then, long before its proxy is.
+// it back as fast. One client that guesses is limited by itself then, long before its proxy is.
 const proxyShare = 3
 
-// DefaultBrake is the Brake when nobody configured another.
-func DefaultBrake() Brake { return Brake{Burst: 10, Every: 3 * time.Second, Addresses: 4096} }
+// DefaultRateLimit is the RateLimit when nobody configured another.
+func DefaultRateLimit() RateLimit {
+	return RateLimit{Burst: 10, Every: 3 * time.Second, Addresses: 4096}
+}
 
 // sharePause is between two exchanges of wrong keys with other processes, so that many wrong keys are few of them.
 const sharePause = 100 * time.Millisecond
 
 type proxyKey struct{}
 
-// Through tells [Service.Braked] and [Service.Wrong] who has connected: a proxy, or a program of this host. Such a program
+// Through tells [Service.RateLimited] and [Service.Wrong] who has connected: a proxy, or a program of this host. Such a program
 // can invent a client for each guess, or take another loopback address, so wrong keys count for the peer as well.
 func Through(ctx context.Context, proxy netip.Addr) context.Context {
 	return context.WithValue(ctx, proxyKey{}, proxy)
@@ -46,9 +48,9 @@ func proxyOf(ctx context.Context) netip.Addr {
 	return proxy
 }
 
-func (b Brake) validate(m *problem.ValidationError) {
+func (b RateLimit) validate(m *problem.ValidationError) {
 	if b.Burst < 1 || b.Every <= 0 || b.Addresses < 1 {
-		m.Add("brake", "has a burst of %d, every %s, of %d addresses; each must be positive", b.Burst, b.Every, b.Addresses)
+		m.Add("rate_limit", "has a burst of %d, every %s, of %d addresses; each must be positive", b.Burst, b.Every, b.Addresses)
 	}
 }
 
@@ -74,9 +76,9 @@ func networkOf(ctx context.Context) network {
 	return n
 }
 
-// brake counts wrong keys. It counts by where they come from, never by what they are: it answers before a key is read.
-type brake struct {
-	limits Brake
+// rateLimiter counts wrong keys. It counts by where they come from, never by what they are: it answers before a key is read.
+type rateLimiter struct {
+	limits RateLimit
 	now    func() time.Time
 	shared store.Guesses // nil: no other process has the database
 	share  wake.Signal
@@ -135,27 +137,27 @@ func everywhere(at netip.Addr) bool {
 type guesser struct {
 	from  guessing
 	until time.Time // when its wrong keys are forgotten: each makes it later by what limits say
-	told  bool      // that it is braked now was recorded
+	told  bool      // that it is limited now was recorded
 	good  bool      // its last key was a good one; it is not held up by what others behind its proxy guess
 }
 
-func newBrake(limits Brake, shared store.Guesses, now func() time.Time) *brake {
-	return &brake{limits: limits, shared: shared, now: now, share: wake.New(), known: map[guessing]*list.Element{}, untold: map[netip.Prefix]time.Duration{}}
+func newRateLimiter(limits RateLimit, shared store.Guesses, now func() time.Time) *rateLimiter {
+	return &rateLimiter{limits: limits, shared: shared, now: now, share: wake.New(), known: map[guessing]*list.Element{}, untold: map[netip.Prefix]time.Duration{}}
 }
 
 // bounds are how many wrong keys may come at once from there, and how soon one of them is forgotten.
-func (b *brake) bounds(from guessing) (burst int, every time.Duration) {
+func (l *rateLimiter) bounds(from guessing) (burst int, every time.Duration) {
 	if from.proxy {
-		return b.limits.Burst * proxyShare, b.limits.Every / proxyShare
+		return l.limits.Burst * proxyShare, l.limits.Every / proxyShare
 	}
-	return b.limits.Burst, b.limits.Every
+	return l.limits.Burst, l.limits.Every
 }
 
 // most is how long the wrong keys of a place are remembered by one process: twice as many as may come at once.
-func (b *brake) most() time.Duration { return time.Duration(2*b.limits.Burst) * b.limits.Every }
+func (l *rateLimiter) most() time.Duration { return time.Duration(2*l.limits.Burst) * l.limits.Every }
 
 // mostOfAll is how long they are remembered where several processes were given some.
-func (b *brake) mostOfAll() time.Duration { return 5 * b.most() }
+func (l *rateLimiter) mostOfAll() time.Duration { return 5 * l.most() }
 
 // place is what one guesser can be expected to have: an IPv4 address, or the /64 of an IPv6 address. A caller without an
 // address, such as one of a Unix socket, is one place.
@@ -176,31 +178,31 @@ func place(remote netip.Addr) netip.Prefix {
 }
 
 // blocked says how long a caller has to wait until its keys are looked at again; first, that this is news.
-func (b *brake) blocked(by caller) (wait time.Duration, first bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	own, ok := b.known[by.client()]
+func (l *rateLimiter) blocked(by caller) (wait time.Duration, first bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	own, ok := l.known[by.client()]
 	if ok {
-		if wait, first := b.waits(own.Value.(*guesser)); wait > 0 {
+		if wait, first := l.waits(own.Value.(*guesser)); wait > 0 {
 			return wait, first
 		}
 	}
 	if !by.proxy.IsValid() || ok && own.Value.(*guesser).good {
 		return 0, false
 	}
-	if through, ok := b.known[by.peers()]; ok {
-		return b.waits(through.Value.(*guesser))
+	if through, ok := l.known[by.peers()]; ok {
+		return l.waits(through.Value.(*guesser))
 	}
 	return 0, false
 }
 
 // waits is called with mu held.
-func (b *brake) waits(g *guesser) (wait time.Duration, first bool) {
-	left := b.left(g)
+func (l *rateLimiter) waits(g *guesser) (wait time.Duration, first bool) {
+	left := l.left(g)
 	if left <= 0 {
 		g.told = false // it has been quiet for long: the next time is news again
 	}
-	burst, every := b.bounds(g.from)
+	burst, every := l.bounds(g.from)
 	if wait = left - time.Duration(burst-1)*every; wait <= 0 {
 		return 0, false
 	}
@@ -209,127 +211,127 @@ func (b *brake) waits(g *guesser) (wait time.Duration, first bool) {
 }
 
 // wrong counts one wrong key, for a client and for the proxy that hands its requests on.
-func (b *brake) wrong(by caller) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (l *rateLimiter) wrong(by caller) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	from := by.client()
-	b.count(from).good = false
+	l.count(from).good = false
 	if by.proxy.IsValid() {
-		b.count(by.peers())
+		l.count(by.peers())
 	}
-	if b.shared != nil && from.network == (network{}) && everywhere(from.place.Addr()) && (len(b.untold) < b.limits.Addresses || b.untold[from.place] > 0) {
-		b.untold[from.place] = min(b.untold[from.place]+b.limits.Every, b.most())
-		b.share.Send()
+	if l.shared != nil && from.network == (network{}) && everywhere(from.place.Addr()) && (len(l.untold) < l.limits.Addresses || l.untold[from.place] > 0) {
+		l.untold[from.place] = min(l.untold[from.place]+l.limits.Every, l.most())
+		l.share.Send()
 	}
 }
 
 // left is how long it takes until the wrong keys of a place are forgotten, also when the clock has gone back. It is called with
 // mu held.
-func (b *brake) left(g *guesser) time.Duration {
-	now := b.now()
-	if latest := now.Add(b.mostOfAll()); g.until.After(latest) {
+func (l *rateLimiter) left(g *guesser) time.Duration {
+	now := l.now()
+	if latest := now.Add(l.mostOfAll()); g.until.After(latest) {
 		g.until = latest
 	}
 	return max(g.until.Sub(now), 0)
 }
 
 // count is called with mu held.
-func (b *brake) count(from guessing) *guesser {
-	g := b.guesser(from)
-	_, every := b.bounds(from)
-	left := b.left(g)
-	g.until = b.now().Add(max(left, min(left+every, b.most())))
+func (l *rateLimiter) count(from guessing) *guesser {
+	g := l.guesser(from)
+	_, every := l.bounds(from)
+	left := l.left(g)
+	g.until = l.now().Add(max(left, min(left+every, l.most())))
 	return g
 }
 
 // exchange tells other processes of wrong keys, and counts those that they were given. What the database does not take is
 // counted by this process alone. Counts of proxies and of who had a good key are this process's own.
-func (b *brake) exchange(ctx context.Context) {
+func (l *rateLimiter) exchange(ctx context.Context) {
 	defer wake.Sleep(ctx, sharePause)
 	asking, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	b.mu.Lock()
-	untold := b.untold
-	b.untold = map[netip.Prefix]time.Duration{}
-	b.mu.Unlock()
+	l.mu.Lock()
+	untold := l.untold
+	l.untold = map[netip.Prefix]time.Duration{}
+	l.mu.Unlock()
 	var more []store.Guess
 	for place, left := range untold {
 		more = append(more, store.Guess{Place: place.String(), Left: left})
 	}
-	if len(more) > 0 && b.shared.AddGuesses(asking, more, b.mostOfAll()) != nil {
+	if len(more) > 0 && l.shared.AddGuesses(asking, more, l.mostOfAll()) != nil {
 		return
 	}
-	all, err := b.shared.ListGuesses(asking, b.limits.Addresses, b.mostOfAll())
+	all, err := l.shared.ListGuesses(asking, l.limits.Addresses, l.mostOfAll())
 	if err != nil {
 		return
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, guess := range all {
 		if at, err := netip.ParsePrefix(guess.Place); err == nil && everywhere(at.Addr()) {
-			b.heard(guessing{place: at}, guess.Left)
+			l.heard(guessing{place: at}, guess.Left)
 		}
 	}
 }
 
 // heard notes how long the wrong keys of a place are remembered by others. A place of which only others know makes nobody else be
 // forgotten. It is called with mu held.
-func (b *brake) heard(from guessing, left time.Duration) {
-	element, ok := b.known[from]
+func (l *rateLimiter) heard(from guessing, left time.Duration) {
+	element, ok := l.known[from]
 	if !ok {
-		if b.full() {
+		if l.full() {
 			return
 		}
-		element = b.recent.PushBack(&guesser{from: from})
-		b.known[from] = element
+		element = l.recent.PushBack(&guesser{from: from})
+		l.known[from] = element
 	}
 	g := element.Value.(*guesser)
-	if until := b.now().Add(left); until.After(g.until) {
+	if until := l.now().Add(left); until.After(g.until) {
 		g.until = until
 	}
 }
 
 // full says whether there is no room for another place, also when those are gone of which there is nothing to remember. It looks for
 // them now and then, and is called with mu held.
-func (b *brake) full() bool {
-	if now := b.now(); len(b.known) >= b.limits.Addresses && now.Sub(b.swept).Abs() >= b.limits.Every {
-		b.swept = now
-		for element := b.recent.Back(); element != nil; {
+func (l *rateLimiter) full() bool {
+	if now := l.now(); len(l.known) >= l.limits.Addresses && now.Sub(l.swept).Abs() >= l.limits.Every {
+		l.swept = now
+		for element := l.recent.Back(); element != nil; {
 			g, before := element.Value.(*guesser), element.Prev()
-			if b.left(g) == 0 && !g.good {
-				b.forget(element)
+			if l.left(g) == 0 && !g.good {
+				l.forget(element)
 			}
 			element = before
 		}
 	}
-	return len(b.known) >= b.limits.Addresses
+	return len(l.known) >= l.limits.Addresses
 }
 
 // forget is called with mu held.
-func (b *brake) forget(element *list.Element) {
-	delete(b.known, b.recent.Remove(element).(*guesser).from)
+func (l *rateLimiter) forget(element *list.Element) {
+	delete(l.known, l.recent.Remove(element).(*guesser).from)
 }
 
 // right notes a good key of a client behind a proxy. Without a proxy there is nobody else to wait for.
-func (b *brake) right(by caller) {
+func (l *rateLimiter) right(by caller) {
 	if !by.proxy.IsValid() {
 		return
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.guesser(by.client()).good = true
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.guesser(by.client()).good = true
 }
 
 // guesser is the record of a place, the latest one now. It is called with mu held.
-func (b *brake) guesser(from guessing) *guesser {
-	if element, ok := b.known[from]; ok {
-		b.recent.MoveToFront(element)
+func (l *rateLimiter) guesser(from guessing) *guesser {
+	if element, ok := l.known[from]; ok {
+		l.recent.MoveToFront(element)
 		return element.Value.(*guesser)
 	}
-	if b.full() {
-		b.forget(b.recent.Back())
+	if l.full() {
+		l.forget(l.recent.Back())
 	}
 	g := &guesser{from: from}
-	b.known[from] = b.recent.PushFront(g)
+	l.known[from] = l.recent.PushFront(g)
 	return g
 }
