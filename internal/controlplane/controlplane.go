@@ -69,7 +69,7 @@ type Options struct {
 
 // Beside runs beside a control plane and with its gateway, until ctx ends; an error ends the control plane. A test's control
 // plane admits jails of its own with one.
-type Beside func(ctx context.Context, exit *gateway.Gateway) error
+type Beside func(ctx context.Context, gateway *gateway.Gateway) error
 
 // plane is a control plane, in the order in which it is made.
 type plane struct {

@@ -195,7 +195,7 @@ func (i *instance) begin(actor string) (*attempt, error) {
 		return i.attempt, nil
 	}
 	if i.isRetired() {
-		return nil, problem.New(problem.Conflict, "try again", "the MCP server %s was changed meanwhile", i.key.name)
+		return nil, i.changed()
 	}
 	now := i.s.o.Now()
 	wait := time.Duration(0)
@@ -232,8 +232,8 @@ func (i *instance) paused(last error, until time.Time) error {
 
 // live is the life of one run: it starts the server, watches it, and returns when nothing of it is left.
 func (i *instance) live(a *attempt, wait time.Duration, actor string) {
-	ctx, cancel := context.WithCancel(i.s.ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(i.s.ctx)
+	defer cancel(nil)
 	stop := i.s.whenRetired(i, cancel)
 	defer stop()
 	r, list, begun, err := i.startUp(ctx, cancel, wait, actor)
@@ -302,14 +302,19 @@ func (i *instance) leave(r *run) {
 	i.forget()
 }
 
+// changed is what a caller of an instance is told when the server has another description since.
+func (i *instance) changed() error {
+	return problem.New(problem.Conflict, "try again", "the MCP server %s was changed meanwhile", i.key.name)
+}
+
 // whenRetired ends a run with its instance. stop returns when nobody waits for that any more.
-func (s *Service) whenRetired(i *instance, cancel func()) (stop func()) {
+func (s *Service) whenRetired(i *instance, cancel context.CancelCauseFunc) (stop func()) {
 	over, gone := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(gone)
 		select {
 		case <-i.retired:
-			cancel()
+			cancel(i.changed())
 		case <-over:
 		}
 	}()
@@ -327,14 +332,14 @@ func (i *instance) finish(ctx context.Context, r *run) {
 
 // startUp starts the server after a pause, and asks for its tools. begun says whether the server had its chance. cancel is called when
 // its owner may not use anything any more.
-func (i *instance) startUp(ctx context.Context, cancel context.CancelFunc, wait time.Duration, actor string) (_ *run, _ *catalog, begun bool, err error) {
+func (i *instance) startUp(ctx context.Context, cancel context.CancelCauseFunc, wait time.Duration, actor string) (_ *run, _ *catalog, begun bool, err error) {
 	if wait > 0 {
 		timer := time.NewTimer(wait)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
-			return nil, nil, false, errClosing()
+			return nil, nil, false, context.Cause(ctx)
 		}
 	}
 	release, err := i.s.hold(ctx, i.key.tenant, i.owner, cancel)
@@ -388,7 +393,7 @@ func (i *instance) listed(ctx context.Context) (*run, *catalog, error) {
 }
 
 // hold ends what is done for an owner when they may not do anything any more, until release.
-func (s *Service) hold(ctx context.Context, tenant string, owner identity.Principal, cancel context.CancelFunc) (release func(), err error) {
+func (s *Service) hold(ctx context.Context, tenant string, owner identity.Principal, cancel context.CancelCauseFunc) (release func(), err error) {
 	switch owner.Kind {
 	case "":
 		return func() {}, nil // shared
@@ -398,7 +403,7 @@ func (s *Service) hold(ctx context.Context, tenant string, owner identity.Princi
 	default:
 		owner.ExpiresAt = time.Time{} // what is known of the key now counts, and not what was when the instance was made
 	}
-	return s.o.Identity.WatchValidity(ctx, owner, func(error) { cancel() })
+	return s.o.Identity.WatchValidity(ctx, owner, cancel)
 }
 
 // watch returns when a run is over: true when it was wanted, because nobody uses it, it is old or clawjail ends, false when the server

@@ -3,10 +3,12 @@ package mcpserver
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -309,5 +311,40 @@ func TestAServerThatDoesNotStartIsLeftAloneForAll(t *testing.T) {
 	defer w.Service.mu.Unlock()
 	if len(w.instances) != 0 {
 		t.Errorf("%d instances are known, of which none runs", len(w.instances))
+	}
+}
+
+// The record and the answer of a start that is given up say why, and not that the server failed.
+func TestAStartThatIsGivenUpSaysWhy(t *testing.T) {
+	for code, giveUp := range map[string]func(w *world) error{
+		problem.Unauthorized: func(w *world) error { w.revoke(agent().ID); return nil },
+		problem.ShuttingDown: func(w *world) error { return w.Close(t.Context()) },
+		problem.Conflict:     func(w *world) error { return w.Remove(t.Context(), admin(), "more") },
+		problem.JailFailed:   func(w *world) error { w.peer(0).exit(); return nil },
+	} {
+		w := newWorld(t)
+		w.given, w.pace.soon = []string{"more"}, time.Minute
+		w.behave = func(p *peer) {
+			p.set("tools/list", "") // it is not answered
+			p.serve(echo)
+		}
+		if _, err := w.Add(t.Context(), admin(), config.MCPServer{Name: "more", Command: []string{"/one"}}); err != nil {
+			t.Fatal(err)
+		}
+		answer := make(chan error, 1)
+		go func() { _, err := w.call(agent(), "more__echo"); answer <- err }()
+		testenv.Eventually(t, 10*time.Second, func() bool { return w.started() == 1 && w.peer(0).heard("tools/list") }, "it is not asked for its tools")
+		if err := giveUp(w); err != nil {
+			t.Error(err)
+		}
+		if err := <-answer; problem.CodeOf(err) != code {
+			t.Errorf("%s: the answer is %v", code, err)
+		}
+		recorded := func(e audittest.Event) bool {
+			return e.Action == "mcp_server.start" && strings.Contains(e.Outcome.String(), code)
+		}
+		if all := w.log.All(); !slices.ContainsFunc(all, recorded) {
+			t.Errorf("%s: recorded are %v", code, all)
+		}
 	}
 }

@@ -161,7 +161,7 @@ type Service struct {
 
 	// ctx ends with the service; tasks are what has to be waited for then.
 	ctx    context.Context
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	tasks  sync.WaitGroup
 
 	mu        sync.Mutex
@@ -190,7 +190,7 @@ func New(o Options) (*Service, error) {
 	messages := quota.NewGate(quota.GateOptions{Kind: quota.ServerMessages(), Whole: messagesMost, Quotas: o.Quotas, Tenants: o.Tenants})
 	s := &Service{o: o, running: places, messages: messages, pace: usualPace(), instances: map[instanceKey]*instance{},
 		offers: map[offerKey]*offer{}, runs: map[*run]string{}, watchers: map[chan struct{}]string{}, callers: map[string]int{}}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s, nil
 }
 
@@ -212,7 +212,7 @@ func (s *Service) Close(ctx context.Context) error {
 	s.closed = true
 	s.dismiss()
 	s.mu.Unlock()
-	s.cancel()
+	s.cancel(errClosing())
 	done := make(chan struct{})
 	go func() { s.tasks.Wait(); close(done) }()
 	select {

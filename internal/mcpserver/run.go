@@ -94,7 +94,7 @@ func (s *Service) start(ctx context.Context, server config.MCPServer, tenant str
 	stop()
 	if err != nil {
 		close(r.ended)
-		err = causeOf(ctx, r.explain(ctx, err))
+		err = r.explain(ctx, err)
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.pace.destroy)
 		defer cancel()
 		return nil, errors.Join(err, r.end(ending))
@@ -136,8 +136,11 @@ func (r *run) end(ctx context.Context) error {
 	return nil
 }
 
-// explain says why a server is gone: what it did wrong, or how it ended.
+// explain says why a server is gone: what has given it up, what it did wrong, or how it ended.
 func (r *run) explain(ctx context.Context, err error) error {
+	if cause := causeOf(ctx, nil); cause != nil {
+		return cause
+	}
 	if fault := r.wire.fault(); fault != nil {
 		return r.told(problem.New(problem.JailFailed, r.hint(), "the MCP server %s was ended: %s", r.server.Name, fault))
 	}

@@ -414,9 +414,9 @@ func (s *Service) Test(ctx context.Context, by identity.Principal, tenant, name 
 }
 
 func (s *Service) try(ctx context.Context, server config.MCPServer, tenant string) (report Report, jailed string, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(s.ctx, cancel)()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })()
 	report.Name = server.Name
 	r, err := s.start(ctx, server, tenant)
 	if err != nil {

@@ -50,5 +50,8 @@ func Duration(text string) (time.Duration, error) {
 	if err == nil && n > 100_000 {
 		err = strconv.ErrRange
 	}
-	return time.Duration(min(n, 100_000)) * 24 * time.Hour, err
+	if err != nil {
+		return 0, err
+	}
+	return time.Duration(n) * 24 * time.Hour, nil
 }
