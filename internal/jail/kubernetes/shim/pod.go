@@ -203,13 +203,11 @@ func (p *Pod) Forget() { _ = p.stream.Close() }
 
 // Running is a program that runs in a pod.
 type Running struct {
+	jail.Joined
 	PID int // in the pod
 
 	pod    *Pod
 	stream *yamux.Stream
-	over   chan struct{}
-	exit   jail.Exit // read after over, as is err
-	err    error
 }
 
 // Run starts a program. Its stdio is what is given, which is closed when it is used no more.
@@ -237,7 +235,7 @@ func (p *Pod) Run(ctx context.Context, run Run, stdio [3]*os.File) (*Running, er
 	if err != nil {
 		return fail(err)
 	}
-	r := &Running{PID: answer.PID, pod: p, stream: st, over: make(chan struct{})}
+	r := &Running{PID: answer.PID, pod: p, stream: st, Joined: jail.Joined{Over: make(chan struct{})}}
 	var copying sync.WaitGroup
 	p.working.Go(func() {
 		_ = pour(streams[0], stdio[0]) // the program that is given less than it expects says so
@@ -264,21 +262,21 @@ func (p *Pod) Run(ctx context.Context, run Run, stdio [3]*os.File) (*Running, er
 	})
 	p.working.Go(func() {
 		var last Reply
-		r.err = ReadMessage(st, &last)
+		r.Err = ReadMessage(st, &last)
 		switch {
-		case r.err != nil:
-			r.err = p.failed(fmt.Errorf("wait for a program: %w", r.err))
+		case r.Err != nil:
+			r.Err = p.failed(fmt.Errorf("wait for a program: %w", r.Err))
 		case last.Exit == nil:
-			r.err = p.failed(cmp.Or(last.Refused.Err(), errors.New("it does not say how its program ended")))
+			r.Err = p.failed(cmp.Or(last.Refused.Err(), errors.New("it does not say how its program ended")))
 		default:
-			r.exit = *last.Exit
+			r.Exit = *last.Exit
 		}
-		close(r.over)
+		close(r.Over)
 		copying.Wait()
 		close(stop)
 		_ = streams[0].Reset()
 		_ = st.Close() // the pod waits for it: everything has arrived
-		if run.Main && r.err == nil {
+		if run.Main && r.Err == nil {
 			p.over()
 		}
 	})
@@ -316,19 +314,9 @@ func pour(to io.Writer, from io.Reader) error {
 	}
 }
 
-// Wait implements jail.Execution.
-func (r *Running) Wait(ctx context.Context) (jail.Exit, error) {
-	select {
-	case <-r.over:
-		return r.exit, r.err
-	case <-ctx.Done():
-		return jail.Exit{}, ctx.Err()
-	}
-}
-
 // End implements jail.Execution.
 func (r *Running) End(ctx context.Context) error {
-	if err := WriteMessage(r.stream, Request{Do: DoEnd}); err != nil && !wake.Closed(r.over) {
+	if err := WriteMessage(r.stream, Request{Do: DoEnd}); err != nil && !wake.Closed(r.Over) {
 		return r.pod.failed(err)
 	}
 	_, err := r.Wait(ctx)
