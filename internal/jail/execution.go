@@ -3,9 +3,13 @@ package jail
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"os/exec"
 	"sync"
+	"time"
+
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // Joined is a program that joined a jail, to whoever started it. It is an Execution, and drivers embed it in their own.
@@ -87,4 +91,29 @@ func Connect(cmd *exec.Cmd, stdio [3]*os.File) {
 	if stdio[2] != nil {
 		cmd.Stderr = stdio[2]
 	}
+}
+
+// dialLimit bounds a connection to a jail's own network, which needs no wire.
+const dialLimit = 5 * time.Second
+
+// DialEither connects to a port of a jail: on its loopback, or else on its own address.
+func DialEither(ctx context.Context, p Placement, port uint16, dial func(context.Context, netip.AddrPort) (*os.File, error)) (*os.File, error) {
+	if port == 0 {
+		return nil, problem.New(problem.BadRequest, "name a port between 1 and 65535", "0 is not a port")
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialLimit)
+	defer cancel()
+	var errs []error
+	for _, addr := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), p.Lease.Addr} {
+		if !addr.IsValid() || ctx.Err() != nil {
+			break
+		}
+		f, err := dial(ctx, netip.AddrPortFrom(addr, port))
+		if err == nil {
+			return f, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, problem.Wrap(errors.Join(errs...), problem.Conflict, "see whether the program in the jail listens there",
+		"nothing answers at port %d of jail %s", port, p.Name)
 }

@@ -21,14 +21,3 @@ func Shortage(err error) error {
 	}
 	return err
 }
-
-// ResourcesIn are those of the names in a folder that are names of jails of the installation.
-func ResourcesIn(kind ResourceKind, id Installation, folder string, names []string) []HostResource {
-	var out []HostResource
-	for _, n := range names {
-		if Name(n).Belongs(id) {
-			out = append(out, HostResource{Kind: kind, Name: Name(n), Index: -1, ID: folder + "/" + n})
-		}
-	}
-	return out
-}

@@ -8,11 +8,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -62,7 +60,7 @@ func (d *Driver) Exec(ctx context.Context, name jail.Name, p jail.Program, stdio
 	if err != nil {
 		return nil, d.engineError(err)
 	}
-	x := &execution{driver: d, id: made.ID, ended: make(chan struct{})}
+	x := &execution{driver: d, id: made.ID, Joined: jail.Joined{Name: name, Over: make(chan struct{})}}
 	defer func() {
 		if err != nil {
 			conn.Close()
@@ -90,15 +88,11 @@ func (d *Driver) Exec(ctx context.Context, name jail.Name, p jail.Program, stdio
 
 // execution is a program beside the first process of a container.
 type execution struct {
+	jail.Joined
 	driver *Driver
 	id     string // the engine's
 	proc   jail.Process
 	fence  *fence
-
-	mu    sync.Mutex
-	exit  jail.Exit
-	err   error
-	ended chan struct{}
 }
 
 // hold waits until the gate has stopped, puts it into its fence, and compares it with the profile.
@@ -167,10 +161,8 @@ func (x *execution) run(conn client.HijackedResponse, ends [3]*os.File) {
 	err = errors.Join(err, x.sweep())
 	<-copied
 	exit, errExit := x.result()
-	x.mu.Lock()
-	x.exit, x.err = exit, errors.Join(err, errExit)
-	x.mu.Unlock()
-	close(x.ended)
+	x.Exit, x.Err = exit, errors.Join(err, errExit)
+	close(x.Over)
 }
 
 // result asks the engine how the program ended. It learns that a moment later than the kernel.
@@ -224,21 +216,9 @@ func (d *Driver) sweep(f *fence) error {
 	}
 }
 
-// Wait implements jail.Execution.
-func (x *execution) Wait(ctx context.Context) (jail.Exit, error) {
-	select {
-	case <-x.ended:
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		return x.exit, x.err
-	case <-ctx.Done():
-		return jail.Exit{}, ctx.Err()
-	}
-}
-
 // End implements jail.Execution.
 func (x *execution) End(ctx context.Context) error {
-	if wake.Closed(x.ended) {
+	if wake.Closed(x.Over) {
 		return nil
 	}
 	if err := linux.Signal(x.proc, syscall.SIGTERM); err != nil {
@@ -247,7 +227,7 @@ func (x *execution) End(ctx context.Context) error {
 	timer := time.NewTimer(endGrace)
 	defer timer.Stop()
 	select {
-	case <-x.ended:
+	case <-x.Over:
 		return nil
 	case <-timer.C:
 	case <-ctx.Done():
@@ -256,7 +236,7 @@ func (x *execution) End(ctx context.Context) error {
 		return err
 	}
 	select {
-	case <-x.ended:
+	case <-x.Over:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -275,29 +255,11 @@ func (d *Driver) Dial(ctx context.Context, name jail.Name, port uint16) (*os.Fil
 	defer cancel()
 	var errs []error
 	for _, addr := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), r.Lease.Addr} {
-		f, err := dialIn(ctx, r.Process, netip.AddrPortFrom(addr, port))
+		f, err := linux.DialIn(ctx, r.Process, netip.AddrPortFrom(addr, port))
 		if err == nil {
 			return f, nil
 		}
 		errs = append(errs, err)
 	}
 	return nil, problem.Wrap(errors.Join(errs...), problem.UpstreamUnreachable, "let the program listen on that port", "nothing answers on port %d in container %s", port, name)
-}
-
-// dialIn makes the socket on a thread in the network; what is done with it later needs no thread there.
-func dialIn(ctx context.Context, proc jail.Process, to netip.AddrPort) (f *os.File, err error) {
-	err = linux.InNetworkOf(proc, func() error {
-		// One literal address is dialled in the goroutine that asks, and so on this thread.
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp4", to.String())
-		if err != nil {
-			return err
-		}
-		tcp, ok := conn.(*net.TCPConn)
-		if !ok {
-			return errors.Join(errors.New("not a TCP connection"), conn.Close())
-		}
-		f, err = tcp.File()
-		return errors.Join(err, conn.Close())
-	})
-	return f, err
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/linux"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/safepath"
 )
 
 // An engine takes paths, and a path may be another folder by the time that it is used. So every folder is opened by
@@ -258,27 +259,11 @@ func (d *Driver) Token(_ context.Context, name jail.Name, token []byte) error {
 	if r.Spec.Agent == nil || !r.Spec.Agent.Token {
 		return problem.New(problem.Conflict, "", "container %s has no place for a token", name)
 	}
-	root, err := os.OpenRoot(d.stagePath(name, tokenFolder))
+	dir, err := safepath.Open(d.stagePath(name))
 	if err != nil {
 		return fmt.Errorf("deliver the token: %w", err)
 	}
-	defer func() { _ = root.Close() }() // a folder
-	const next = ".next"
-	if err := root.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("deliver the token: %w", err)
-	}
-	f, err := root.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return fmt.Errorf("deliver the token: %w", err)
-	}
-	_, err = f.Write(token)
-	if err := errors.Join(err, f.Chown(jail.AgentUID, jail.AgentUID), f.Close()); err != nil {
-		return fmt.Errorf("deliver the token: %w", err)
-	}
-	if err := root.Rename(next, jail.TokenName); err != nil {
-		return fmt.Errorf("deliver the token: %w", err)
-	}
-	return nil
+	return errors.Join(jail.PutToken(dir, tokenFolder, name, jail.AgentUID, token), dir.Close())
 }
 
 // volumeName is that of the wire contract.

@@ -7,17 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/clawjail/clawjail/internal/jail"
-	"github.com/clawjail/clawjail/internal/problem"
 )
-
-// dialLimit bounds a connection to a jail's own network, which needs no wire.
-const dialLimit = 5 * time.Second
 
 // Dial connects to a port of the jail: on its loopback, or else on its own address. A process of a jail cannot be made by a
 // thread of this one, so a relay runs inside, as the jail's user: nc(1) of the base system, between a pair of sockets and
@@ -26,27 +22,11 @@ func (r *Runtime) Dial(ctx context.Context, p jail.Placement, _ jail.Process, po
 	if err := errors.Join(r.o.check(p.Name), ctx.Err()); err != nil {
 		return nil, err
 	}
-	if port == 0 {
-		return nil, problem.New(problem.BadRequest, "name a port between 1 and 65535", "0 is not a port")
-	}
-	ctx, cancel := context.WithTimeout(ctx, dialLimit)
-	defer cancel()
-	var errs []error
-	for _, addr := range []string{"127.0.0.1", p.Lease.Addr.String()} {
-		f, err := r.dial(ctx, p, addr, strconv.Itoa(int(port)))
-		if err == nil {
-			return f, nil
-		}
-		errs = append(errs, err)
-		if ctx.Err() != nil {
-			break
-		}
-	}
-	return nil, problem.Wrap(errors.Join(errs...), problem.Conflict, "see whether the program in the jail listens there",
-		"nothing answers at port %d of jail %s", port, p.Name)
+	return jail.DialEither(ctx, p, port, func(ctx context.Context, to netip.AddrPort) (*os.File, error) { return r.dial(ctx, p, to) })
 }
 
-func (r *Runtime) dial(ctx context.Context, p jail.Placement, addr, port string) (_ *os.File, err error) {
+func (r *Runtime) dial(ctx context.Context, p jail.Placement, to netip.AddrPort) (_ *os.File, err error) {
+	addr, port := to.Addr().String(), strconv.Itoa(int(to.Port()))
 	cmd, err := r.o.Commands.Command(context.Background(), "jexec", r.inside(p, "/usr/bin/nc", "-n", "-v", "-N", addr, port)...)
 	if err != nil {
 		return nil, err

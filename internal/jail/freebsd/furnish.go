@@ -44,7 +44,7 @@ func (r *Runtime) furnish(ctx context.Context, p jail.Placement, own *safepath.F
 	}
 	defer func() { _ = joins.Close() }()
 	for _, place := range append([]string{"/dev", execPlace}, tmpfsPlaces(p.Profile)...) {
-		point, err := mountPoint(root, place)
+		point, err := jail.MountPoint(root, place)
 		if err == nil {
 			err = point.Close()
 		}

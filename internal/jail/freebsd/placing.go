@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -91,7 +90,7 @@ func (s *Storage) mountFolders(ctx context.Context, root *safepath.Folder, tenan
 // what was mounted is compared with what was opened: the source that the kernel was given, which has no links in it any
 // more, and the folder that is seen through the mount.
 func (s *Storage) nullfs(ctx context.Context, source, root *safepath.Folder, target string, options ...string) error {
-	point, err := mountPoint(root, target)
+	point, err := jail.MountPoint(root, target)
 	if err != nil {
 		return err
 	}
@@ -123,19 +122,6 @@ func (s *Storage) nullfs(ctx context.Context, source, root *safepath.Folder, tar
 }
 
 func order(option string) int { return slices.Index([]string{"ro", "nosuid", "noexec"}, option) }
-
-// mountPoint opens a folder of the clone, and makes it when it is missing. Links of the template are not followed.
-func mountPoint(root *safepath.Folder, target string) (*safepath.Folder, error) {
-	point, err := root.Ensure(target, 0o755, -1)
-	if errors.Is(err, safepath.ErrPlanted) {
-		return nil, problem.Wrap(err, problem.BadTemplate, "make it a folder in the template, or leave it out",
-			"nothing can be mounted at %s: something on the way is not a folder", target)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("make a place for %s: %w", target, jail.Shortage(err))
-	}
-	return point, nil
-}
 
 func openRoot(root string) (*safepath.Folder, error) {
 	dir, err := safepath.OpenPlain(root)
@@ -229,23 +215,5 @@ func (s *Storage) Token(ctx context.Context, name jail.Name, uid uint32, token [
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	dir, err := s.tokens.Folder(string(name))
-	if errors.Is(err, os.ErrNotExist) {
-		return problem.Wrap(err, problem.Conflict, "start the jail again", "jail %s has no place for a token", name)
-	}
-	if err != nil {
-		return fmt.Errorf("deliver the token of jail %s: %w", name, err)
-	}
-	const fresh = ".new" // a killed process may have left one
-	err = errors.Join(dir.Remove(fresh), dir.Create(fresh, token, 0o600, int(uid)))
-	if err == nil {
-		err = dir.Rename(fresh, jail.TokenName)
-	}
-	if err != nil {
-		err = errors.Join(err, dir.Remove(fresh))
-	}
-	if err := errors.Join(err, dir.Close()); err != nil {
-		return fmt.Errorf("deliver the token of jail %s: %w", name, jail.Shortage(err))
-	}
-	return nil
+	return jail.PutToken(s.tokens, string(name), name, int(uid), token)
 }

@@ -391,6 +391,6 @@ func (r *Runtime) List(ctx context.Context) ([]jail.HostResource, error) {
 			out = append(out, jail.HostResource{Kind: jail.ResourceProcess, Name: name, Index: -1, ID: strconv.Itoa(one.pid)})
 		}
 	}
-	folders, err := resources(r.folders, jail.ResourceRuntimeState, r.o.Installation)
+	folders, err := jail.ResourcesIn(r.folders, jail.ResourceRuntimeState, r.o.Installation)
 	return append(out, folders...), errors.Join(append(errs, err)...)
 }

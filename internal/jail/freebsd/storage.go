@@ -235,11 +235,11 @@ func (s *Storage) List(ctx context.Context) ([]jail.HostResource, error) {
 			out = append(out, jail.HostResource{Kind: jail.ResourceMount, Name: jail.Name(name), Index: -1, ID: m.point})
 		}
 	}
-	places, err := resources(s.clones, jail.ResourceStaged, s.o.Installation)
+	places, err := jail.ResourcesIn(s.clones, jail.ResourceStaged, s.o.Installation)
 	if err != nil {
 		return nil, fmt.Errorf("list clones: %w", err)
 	}
-	tokens, err := resources(s.tokens, jail.ResourceStaged, s.o.Installation)
+	tokens, err := jail.ResourcesIn(s.tokens, jail.ResourceStaged, s.o.Installation)
 	if err != nil {
 		return nil, fmt.Errorf("list clones: %w", err)
 	}
@@ -331,10 +331,4 @@ func busy(err error) error {
 		return errors.Join(jail.ErrBusy, err)
 	}
 	return err
-}
-
-// resources are the entries of a folder that are names of jails of the installation.
-func resources(f *safepath.Folder, kind jail.ResourceKind, id jail.Installation) ([]jail.HostResource, error) {
-	names, err := f.Names(-1)
-	return jail.ResourcesIn(kind, id, f.Path(), names), err
 }

@@ -79,7 +79,7 @@ func (b *subvolumes) trees() *Trees               { return &Trees{subvolumes: tr
 func (b *subvolumes) close() error                { return b.clones.Close() }
 
 func (b *subvolumes) list(context.Context) ([]jail.HostResource, error) {
-	return resources(b.clones, jail.ResourceClone, b.o.Installation)
+	return jail.ResourcesIn(b.clones, jail.ResourceClone, b.o.Installation)
 }
 
 func (b *subvolumes) destroy(_ context.Context, name jail.Name) error {

@@ -13,43 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/clawjail/clawjail/internal/jail"
-	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// dialLimit bounds a connection to a jail's own network, which needs no wire.
-const dialLimit = 5 * time.Second
-
-// Dial connects to a port of the jail: on its loopback, or else on its own address. A socket belongs for good to the
-// network that it was made in, so only its making needs a thread in there.
+// Dial connects to a port of the jail: on its loopback, or else on its own address.
 func (r *Runtime) Dial(ctx context.Context, p jail.Placement, proc jail.Process, port uint16) (*os.File, error) {
 	if err := errors.Join(r.o.check(p.Name), ctx.Err()); err != nil {
 		return nil, err
 	}
-	if port == 0 {
-		return nil, problem.New(problem.BadRequest, "name a port between 1 and 65535", "0 is not a port")
-	}
-	ctx, cancel := context.WithTimeout(ctx, dialLimit)
-	defer cancel()
-	to := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
-	if p.Lease.Addr.Is4() {
-		to = append(to, p.Lease.Addr)
-	}
-	var errs []error
-	for _, addr := range to {
-		f, err := r.dial(ctx, proc, netip.AddrPortFrom(addr, port))
-		if err == nil {
-			return f, nil
-		}
-		errs = append(errs, err)
-		if ctx.Err() != nil || !errors.Is(err, unix.ECONNREFUSED) {
-			break
-		}
-	}
-	return nil, problem.Wrap(errors.Join(errs...), problem.Conflict, "see whether the program in the jail listens there",
-		"nothing answers at port %d of jail %s", port, p.Name)
+	return jail.DialEither(ctx, p, port, func(ctx context.Context, to netip.AddrPort) (*os.File, error) { return DialIn(ctx, proc, to) })
 }
 
-func (r *Runtime) dial(ctx context.Context, proc jail.Process, to netip.AddrPort) (*os.File, error) {
+// DialIn connects to an address in the network of a process. A socket belongs for good to the network that it was made in, so
+// only its making needs a thread in there.
+func DialIn(ctx context.Context, proc jail.Process, to netip.AddrPort) (*os.File, error) {
 	f, err := socketInside(proc)
 	if err != nil {
 		return nil, err

@@ -131,18 +131,11 @@ func (x *execution) mark() (*safepath.Folder, error) {
 
 // startedWith is the runtime that knows the jail.
 func (r *Runtime) startedWith(name jail.Name) (*program, error) {
-	fd, err := r.bundles.Open(filepath.Join(string(name), bundleRuntime), unix.O_RDONLY, 0)
+	path, _, err := r.bundles.Read(filepath.Join(string(name), bundleRuntime), unix.PathMax)
 	if err != nil {
 		return nil, err
 	}
-	file := os.NewFile(uintptr(fd), bundleRuntime)
-	defer func() { _ = file.Close() }() // opened for reading
-	var path [4096]byte
-	n, err := file.Read(path[:])
-	if err != nil {
-		return nil, err
-	}
-	p := newProgram(string(path[:n]))
+	p := newProgram(string(path))
 	if p.kind == RuntimeRunsc {
 		return nil, problem.New(problem.Unsupported, "set runtime to crun or runc", "no program can join a jail of runsc")
 	}

@@ -5,13 +5,9 @@ package linux
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/safepath"
@@ -20,7 +16,7 @@ import (
 // endStale ends the programs that a host daemon had started in jails and that it did not live to end: nobody holds their
 // stdio any more. It is called before there are others. A program that cannot be ended keeps its mark, and ends with its jail.
 func (r *Runtime) endStale() error {
-	jails, err := resources(r.bundles, jail.ResourceStaged, r.o.Installation)
+	jails, err := jail.ResourcesIn(r.bundles, jail.ResourceStaged, r.o.Installation)
 	if err != nil {
 		return err
 	}
@@ -68,19 +64,8 @@ func (r *Runtime) stageOf(name jail.Name) *safepath.Folder {
 		}
 		return stage
 	}
-	fd, err := r.bundles.Open(filepath.Join(string(name), bundlePID), unix.O_RDONLY, 0)
+	pid, err := namedProcess(r.bundles, filepath.Join(string(name), bundlePID))
 	if err != nil {
-		return nil
-	}
-	file := os.NewFile(uintptr(fd), bundlePID)
-	defer func() { _ = file.Close() }() // opened for reading
-	var text [32]byte
-	n, err := file.Read(text[:])
-	if err != nil {
-		return nil
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text[:n])))
-	if err != nil || pid <= 1 {
 		return nil
 	}
 	p, err := openProcess(jail.Process{PID: pid})

@@ -65,7 +65,7 @@ func (s *Storage) mountToken(place, root *safepath.Folder) error {
 		return err
 	}
 	defer func() { _ = dir.Close() }() // opened for reading
-	point, err := mountPoint(root, jail.TokenDir)
+	point, err := jail.MountPoint(root, jail.TokenDir)
 	if err != nil {
 		return err
 	}
@@ -142,20 +142,7 @@ func pointIn(root *safepath.Folder, sources map[string]*safepath.Folder, target 
 		point, err := root.Folder(strings.TrimPrefix(target, "/"))
 		return point, planted(err, rel, source.Path())
 	}
-	return mountPoint(root, target)
-}
-
-// mountPoint opens a folder of the clone, and makes it when it is missing. Links of the template are not followed.
-func mountPoint(root *safepath.Folder, target string) (*safepath.Folder, error) {
-	point, err := root.Ensure(target, 0o755, -1)
-	if errors.Is(err, safepath.ErrPlanted) {
-		return nil, problem.Wrap(err, problem.BadTemplate, "make it a folder in the template, or leave it out",
-			"nothing can be mounted at %s: something on the way is not a folder", target)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("make a place for %s: %w", target, jail.Shortage(err))
-	}
-	return point, nil
+	return jail.MountPoint(root, target)
 }
 
 // bind mounts a folder, and nothing that is mounted beneath it, onto another. There are neither devices nor setuid
@@ -196,25 +183,7 @@ func (s *Storage) Token(ctx context.Context, name jail.Name, uid uint32, token [
 	}
 	unlock := s.locks.lock("token " + string(name))
 	defer unlock()
-	dir, err := s.jails.Folder(filepath.Join(string(name), tokenFolder))
-	if errors.Is(err, os.ErrNotExist) {
-		return problem.Wrap(err, problem.Conflict, "start the jail again", "jail %s has no place for a token", name)
-	}
-	if err != nil {
-		return fmt.Errorf("deliver the token of jail %s: %w", name, err)
-	}
-	const fresh = ".new" // a killed process may have left one
-	err = errors.Join(dir.Remove(fresh), dir.Create(fresh, token, 0o600, int(uid)))
-	if err == nil {
-		err = dir.Rename(fresh, jail.TokenName)
-	}
-	if err != nil {
-		err = errors.Join(err, dir.Remove(fresh))
-	}
-	if err := errors.Join(err, dir.Close()); err != nil {
-		return fmt.Errorf("deliver the token of jail %s: %w", name, jail.Shortage(err))
-	}
-	return nil
+	return jail.PutToken(s.jails, filepath.Join(string(name), tokenFolder), name, int(uid), token)
 }
 
 // Check says what would keep Clone and Mount from working, and makes nothing.

@@ -220,20 +220,11 @@ func (r *Runtime) setStarting(name jail.Name) error {
 
 // adopt takes over the first process from the runtime that has just ended.
 func (r *Runtime) adopt(ctx context.Context, name jail.Name, bundle *safepath.Folder) (jail.Process, error) {
-	fd, err := bundle.Open(bundlePID, unix.O_RDONLY, 0)
+	pid, err := namedProcess(bundle, bundlePID)
 	if err != nil {
-		return jail.Process{}, fmt.Errorf("read the first process: %w", err)
+		return jail.Process{}, err
 	}
-	file := os.NewFile(uintptr(fd), bundlePID)
-	var text [32]byte
-	n, err := file.Read(text[:])
-	if err := errors.Join(err, file.Close()); err != nil {
-		return jail.Process{}, fmt.Errorf("read the first process: %w", err)
-	}
-	proc := jail.Process{}
-	if proc.PID, err = strconv.Atoi(strings.TrimSpace(string(text[:n]))); err != nil || proc.PID <= 1 {
-		return jail.Process{}, fmt.Errorf("the runtime named %q as the first process", text[:n])
-	}
+	proc := jail.Process{PID: pid}
 	// A child that has ended keeps its number until it is collected, which happens only here.
 	p, err := openProcess(proc)
 	if err != nil {
@@ -257,6 +248,19 @@ func (r *Runtime) adopt(ctx context.Context, name jail.Name, bundle *safepath.Fo
 	defer r.mu.Unlock()
 	r.children[name] = c
 	return proc, nil
+}
+
+// namedProcess is the number that the runtime has written into a file.
+func namedProcess(f *safepath.Folder, name string) (int, error) {
+	text, _, err := f.Read(name, 32)
+	if err != nil {
+		return 0, fmt.Errorf("read the first process: %w", err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || pid <= 1 {
+		return 0, fmt.Errorf("the runtime named %q as the first process", text)
+	}
+	return pid, nil
 }
 
 // collect takes the child's status if it has ended, once.
@@ -476,21 +480,14 @@ func (r *Runtime) runtimeDelete(ctx context.Context, name string) error {
 		return err
 	}
 	defer func() { _ = bundle.Close() }()
-	fd, err := bundle.Open(bundleDelete, unix.O_RDONLY, 0)
+	path, _, err := bundle.Read(bundleDelete, unix.PathMax)
 	if gone(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	file := os.NewFile(uintptr(fd), bundleDelete)
-	defer func() { _ = file.Close() }()
-	var path [4096]byte
-	n, err := file.Read(path[:])
-	if err != nil {
-		return err
-	}
-	prog := newProgram(string(path[:n]))
+	prog := newProgram(string(path))
 	return r.execute(ctx, prog, "", prog.delete(r.state.Path(), bundle.Path(), name), [3]*os.File{}, bundle, "")
 }
 
@@ -514,9 +511,9 @@ func (r *Runtime) List(context.Context) ([]jail.HostResource, error) {
 			}
 		}
 	}
-	states, err := resources(r.state, jail.ResourceRuntimeState, r.o.Installation)
+	states, err := jail.ResourcesIn(r.state, jail.ResourceRuntimeState, r.o.Installation)
 	errs = append(errs, err)
-	bundles, err := resources(r.bundles, jail.ResourceStaged, r.o.Installation)
+	bundles, err := jail.ResourcesIn(r.bundles, jail.ResourceStaged, r.o.Installation)
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, fmt.Errorf("list what runs: %w", err)
 	}

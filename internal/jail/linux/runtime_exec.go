@@ -179,16 +179,9 @@ func (r *Runtime) hideGroups(p *program) error {
 
 // lastWords is what the runtime wrote to its log as an error: lines of JSON, or of text.
 func lastWords(bundle *safepath.Folder) string {
-	fd, err := bundle.Open(bundleLog, unix.O_RDONLY, 0)
-	if err != nil {
-		return ""
-	}
-	file := os.NewFile(uintptr(fd), bundleLog)
-	defer func() { _ = file.Close() }() // opened for reading
-	var buf [8192]byte
-	n, _ := file.Read(buf[:]) // what can be read
+	log, _, _ := bundle.Read(bundleLog, 8192) // what can be read
 	var last string
-	for line := range bytes.Lines(buf[:n]) {
+	for line := range bytes.Lines(log) {
 		var entry struct{ Level, Msg string }
 		text := strings.TrimSpace(string(line))
 		if json.Unmarshal(line, &entry) == nil {

@@ -333,7 +333,7 @@ func (s *Storage) List(ctx context.Context) ([]jail.HostResource, error) {
 			out = append(out, jail.HostResource{Kind: jail.ResourceMount, Name: jail.Name(name), Index: -1, ID: m.Point})
 		}
 	}
-	places, err := resources(s.jails, jail.ResourceClone, s.o.Installation)
+	places, err := jail.ResourcesIn(s.jails, jail.ResourceClone, s.o.Installation)
 	if err != nil {
 		return nil, fmt.Errorf("list clones: %w", err)
 	}
@@ -342,10 +342,4 @@ func (s *Storage) List(ctx context.Context) ([]jail.HostResource, error) {
 		return nil, fmt.Errorf("list clones: %w", err)
 	}
 	return slices.Concat(out, places, clones), nil
-}
-
-// resources are the entries of a folder that are names of jails of the installation.
-func resources(f *safepath.Folder, kind jail.ResourceKind, id jail.Installation) ([]jail.HostResource, error) {
-	names, err := f.Names(-1)
-	return jail.ResourcesIn(kind, id, f.Path(), names), err
 }

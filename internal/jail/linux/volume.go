@@ -105,7 +105,7 @@ func (s *Storage) mountState(ctx context.Context, root *safepath.Folder, a jail.
 			return err
 		}
 	}
-	point, err := mountPoint(root, jail.StateDir)
+	point, err := jail.MountPoint(root, jail.StateDir)
 	if err != nil {
 		return err
 	}
