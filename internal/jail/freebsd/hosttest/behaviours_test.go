@@ -130,8 +130,8 @@ func TestEveryBehaviourIsShownAndCited(t *testing.T) {
 		},
 	}
 	last := []string{"an interface returns with its description", "a dying jail holds its dataset"}
-	list := Behaviours()
-	slices.SortStableFunc(list, func(a, b Behaviour) int { return slices.Index(last, a.Name) - slices.Index(last, b.Name) })
+	list := behaviours()
+	slices.SortStableFunc(list, func(a, b behaviour) int { return slices.Index(last, a.Name) - slices.Index(last, b.Name) })
 	for _, b := range list {
 		if b.Source == "" || !slices.Contains([]string{"source", "measured", "inferred"}, b.Kind) || shown[b.Name] == nil {
 			t.Errorf("%q is not cited, or not shown", b.Name)

@@ -1,7 +1,9 @@
+//go:build linux
+
 package hosttest
 
-// Behaviour is something that the simulator does as a FreeBSD host does, and where that is from.
-type Behaviour struct {
+// behaviour is something that the simulator does as a FreeBSD host does, and where that is from.
+type behaviour struct {
 	Name   string
 	Source string
 	// Kind is how sure it is: "source" was read in FreeBSD's or OpenZFS's source or manual, "measured" was captured by others
@@ -9,10 +11,10 @@ type Behaviour struct {
 	Kind string
 }
 
-// Behaviours lists them, for a reader with a FreeBSD host; each is shown by a test of its name.
-func Behaviours() []Behaviour {
+// behaviours lists them, for a reader with a FreeBSD host; each is shown by a test of its name.
+func behaviours() []behaviour {
 	satl := "github.com/fredericalix/satl @910f4525 (FreeBSD 15.1), "
-	return []Behaviour{
+	return []behaviour{
 		{"a missing dataset", satl + "crates/satl-storage/tests/fixtures/zfs_list_name_missing.txt", "measured"},
 		{"a snapshot with clones stays", "openzfs/zfs cmd/zfs/zfs_main.c zfs_do_destroy; texts in copies of libzfs", "source"},
 		{"a dataset with children stays", "openzfs/zfs cmd/zfs/zfs_main.c destroy_check_dependent", "source"},
