@@ -70,16 +70,22 @@ func plain[A any](f func(*server, context.Context, A) (any, error)) handler {
 // named makes the handler of an operation on one jail of this installation.
 func named(f func(jail.Maker, context.Context, jail.Name) (any, error)) handler {
 	return plain(func(s *server, ctx context.Context, a nameArguments) (any, error) {
-		name, err := jail.ParseName(a.Name, s.Installation)
-		if err != nil {
-			return nil, err
-		}
-		m, err := s.makers.named(ctx, name)
+		m, name, err := s.maker(ctx, a.Name)
 		if err != nil {
 			return nil, err
 		}
 		return f(m, ctx, name)
 	})
+}
+
+// maker is the driver of a jail of this installation.
+func (s *server) maker(ctx context.Context, name string) (jail.Maker, jail.Name, error) {
+	n, err := jail.ParseName(name, s.Installation)
+	if err != nil {
+		return nil, "", err
+	}
+	m, err := s.makers.named(ctx, n)
+	return m, n, err
 }
 
 func (s *server) info(ctx context.Context) (any, error) {

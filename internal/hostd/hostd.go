@@ -40,18 +40,21 @@ import (
 
 // Jails is a driver of the jails of templates. A *jail.Lifecycle is one.
 type Jails interface {
-	jail.Maker
-	// Lost, Found and AwaitOwners are those of jail.Registry.
-	Lost(owner string)
-	Found(owner string)
-	AwaitOwners()
+	driver
+	AwaitOwners() // is that of jail.Registry
 	// Run ends the jails whose time is up until the context ends.
 	Run(ctx context.Context)
-	// Reap compares what there is with what should be, and removes the rest.
-	Reap(ctx context.Context, o jail.ReapOptions) (jail.ReapReport, error)
+	Close()
+}
+
+// driver is one that makes jails for owners.
+type driver interface {
+	jail.Maker
+	// Lost and Found are those of jail.Registry.
+	Lost(owner string)
+	Found(owner string)
 	// HostResources lists what there is of jails, but for their records.
 	HostResources(ctx context.Context) ([]jail.HostResource, error)
-	Close()
 }
 
 // Parts are the five parts of a driver together with what all jails share.
@@ -319,11 +322,7 @@ func endJails(ctx context.Context, m makers, log *slog.Logger) error {
 		atOnce <- struct{}{}
 		working.Go(func() {
 			defer func() { <-atOnce }()
-			maker, err := m.named(ctx, st.Name)
-			if err == nil {
-				err = maker.Destroy(ctx, st.Name)
-			}
-			errs[i] = err
+			errs[i] = m.destroy(ctx, st.Name)
 		})
 	}
 	working.Wait()

@@ -48,10 +48,7 @@ func (k *KeepOptions) defaults() (err error) {
 // Containers is the driver that makes the jails of agents as containers of an engine. It asks the engine for nothing before
 // there is something to do.
 type Containers interface {
-	jail.Maker
-	// Lost and Found are those of jail.Registry.
-	Lost(owner string)
-	Found(owner string)
+	driver
 	// Run looks after the network, the rules and the containers until the context ends.
 	Run(ctx context.Context) error
 	// Gateway is the address of the gateway for containers; zero while no container was wanted.
@@ -59,8 +56,6 @@ type Containers interface {
 	// Composed lists the containers of docker-compose that the gateway is open to, when that is of another version than after;
 	// else it waits for a change until the context ends or a minute has passed.
 	Composed(ctx context.Context, after uint64) (version uint64, all []jail.Composed, err error)
-	// HostResources lists what the installation has at the engine.
-	HostResources(ctx context.Context) ([]jail.HostResource, error)
 	// RemoveNetwork removes what all containers share, when there are none.
 	RemoveNetwork(ctx context.Context) error
 	// Uninstall removes every container of the installation, what they have kept in volumes, and what they share.
@@ -97,6 +92,14 @@ type makers struct {
 	images bool
 	// template says whether jails may be made of one.
 	template func(ctx context.Context, name string) error
+}
+
+// drivers are both, or the one.
+func (m makers) drivers() []driver {
+	if m.containers == nil {
+		return []driver{m.life}
+	}
+	return []driver{m.life, m.containers}
 }
 
 // of is the driver that a jail of that name is, or would be, of.
@@ -143,6 +146,15 @@ func (o ofTemplates) good(ctx context.Context, spec jail.Spec) error {
 // named is the driver of a jail.
 func (m makers) named(ctx context.Context, n jail.Name) (jail.Maker, error) {
 	return m.of(ctx, n.InContainer())
+}
+
+// destroy ends a jail of any driver.
+func (m makers) destroy(ctx context.Context, n jail.Name) error {
+	maker, err := m.named(ctx, n)
+	if err != nil {
+		return err
+	}
+	return maker.Destroy(ctx, n)
 }
 
 // list lists the jails of all drivers.

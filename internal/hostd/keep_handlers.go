@@ -3,7 +3,6 @@ package hostd
 import (
 	"context"
 	"errors"
-	"os"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/jail"
@@ -125,15 +124,11 @@ func (s *server) exec(ctx context.Context, c *call) (err error) {
 	if err != nil {
 		return err
 	}
-	name, err := jail.ParseName(a.Name, s.Installation)
+	m, name, err := s.maker(ctx, a.Name)
 	if err := errors.Join(err, a.Program.Validate()); err != nil {
 		return err
 	}
-	m, err := s.makers.named(ctx, name)
-	if err != nil {
-		return err
-	}
-	ends, stdio, err := pipes()
+	ends, stdio, err := jail.Pipes()
 	if err != nil {
 		return err
 	}
@@ -162,23 +157,6 @@ func (s *server) exec(ctx context.Context, c *call) (err error) {
 	return c.answerAgain(execResult{Exit: exit})
 }
 
-// pipes makes the stdio of a program: its ends, and those of the caller.
-func pipes() (ends [3]*os.File, stdio *jail.Stdio, err error) {
-	stdio = &jail.Stdio{}
-	for i, make := range []func() error{
-		func() (err error) { ends[0], stdio.In, err = os.Pipe(); return err },
-		func() (err error) { stdio.Out, ends[1], err = os.Pipe(); return err },
-		func() (err error) { stdio.Err, ends[2], err = os.Pipe(); return err },
-	} {
-		if err := make(); err != nil {
-			closeFiles(ends[:i])
-			stdio.Close()
-			return ends, nil, err
-		}
-	}
-	return ends, stdio, nil
-}
-
 // dialLimit bounds a connection into a jail.
 const dialLimit = 10 * time.Second
 
@@ -188,16 +166,12 @@ func (s *server) dialIn(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	name, err := jail.ParseName(a.Name, s.Installation)
+	m, name, err := s.maker(ctx, a.Name)
 	if err != nil {
 		return err
 	}
 	if a.Port == 0 {
 		return problem.New(problem.BadRequest, "name a port", "0 is not a port")
-	}
-	m, err := s.makers.named(ctx, name)
-	if err != nil {
-		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()

@@ -24,8 +24,7 @@ func validOwner(token string) error {
 
 // owners are the owners that are here: those with an open hold.
 type owners struct {
-	life       Jails
-	containers Containers // may be nil
+	drivers []driver
 
 	mu   sync.Mutex
 	held map[string]*holding
@@ -44,9 +43,8 @@ func (o *owners) hold(token string, p peer) (release func(), err error) {
 	if h == nil {
 		h = &holding{uid: p.uid}
 		o.held[token] = h
-		o.life.Found(token)
-		if o.containers != nil {
-			o.containers.Found(token)
+		for _, d := range o.drivers {
+			d.Found(token)
 		}
 	}
 	if h.uid != p.uid {
@@ -64,9 +62,8 @@ func (o *owners) drop(token string, h *holding) {
 		return
 	}
 	delete(o.held, token)
-	o.life.Lost(token)
-	if o.containers != nil {
-		o.containers.Lost(token)
+	for _, d := range o.drivers {
+		d.Lost(token)
 	}
 }
 

@@ -54,7 +54,7 @@ var (
 func newServer(o Options, m makers, k *agents.Keeper, b *bound, who *tenants, notes *checkpoints, reaped *reapings) *server {
 	s := &server{
 		Options: o, life: m.life, makers: m, keeper: k, bound: b, tenants: who, checkpoints: notes, reaped: reaped,
-		owners:    &owners{life: m.life, containers: m.containers, held: map[string]*holding{}},
+		owners:    &owners{drivers: m.drivers(), held: map[string]*holding{}},
 		admission: &admission{most: o.MaxConnections, users: map[uint32]*connections{}},
 		creates:   quota.NewTurns(o.MaxCreates, who.share),
 		reads:     make(chan struct{}, maxReads),

@@ -268,7 +268,7 @@ func TestTwoUsersDoNotShareAnOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer life.Close()
-	o := &owners{life: life, held: map[string]*holding{}}
+	o := &owners{drivers: []driver{life}, held: map[string]*holding{}}
 	token := strings.Repeat("0f", 16)
 	release, err := o.hold(token, peer{uid: 1000})
 	if err != nil {

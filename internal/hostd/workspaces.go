@@ -57,14 +57,7 @@ type WorkspaceOptions struct {
 }
 
 func newWorkspaces(o Options, who *tenants, m makers) *workspaces {
-	w := &workspaces{WorkspaceOptions: o.Workspaces, tenants: who, list: m.list, log: o.Log, over: map[string]error{}}
-	w.end = func(ctx context.Context, n jail.Name) error {
-		maker, err := m.named(ctx, n)
-		if err != nil {
-			return err
-		}
-		return maker.Destroy(ctx, n)
-	}
+	w := &workspaces{WorkspaceOptions: o.Workspaces, tenants: who, list: m.list, end: m.destroy, log: o.Log, over: map[string]error{}}
 	w.look = func() (room, error) { return roomOf(w.Disk) }
 	return w
 }

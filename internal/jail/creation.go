@@ -56,23 +56,10 @@ type making struct {
 // connect makes the stdio: pipes for the owner, or those of the console for a jail that has none.
 func (l *Lifecycle) connect(ctx context.Context, m *making) (err error) {
 	if m.place.Spec.Lifetime != LifetimeKeep {
-		return m.openPipes()
+		m.jailEnds, m.Jail.Stdio, err = Pipes()
+		return err
 	}
 	m.jailEnds, err = l.Console.Open(ctx, m.place.Name, *m.place.Spec.Agent)
-	return err
-}
-
-func (m *making) openPipes() error {
-	own := &Stdio{}
-	m.Jail.Stdio = own
-	var err error
-	if m.jailEnds[0], own.In, err = os.Pipe(); err != nil {
-		return err
-	}
-	if own.Out, m.jailEnds[1], err = os.Pipe(); err != nil {
-		return err
-	}
-	own.Err, m.jailEnds[2], err = os.Pipe()
 	return err
 }
 

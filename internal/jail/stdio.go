@@ -47,6 +47,24 @@ func OwnStdio(files [3]*os.File) (out [3]*os.File, err error) {
 	return out, nil
 }
 
+// Pipes makes the stdio of a program: its own ends, and those of whoever started it.
+func Pipes() (ends [3]*os.File, stdio *Stdio, err error) {
+	var ours [3]*os.File
+	for n := range ends {
+		r, w, err := os.Pipe()
+		if err != nil {
+			for i := range n {
+				_ = errors.Join(ours[i].Close(), ends[i].Close()) // nobody has used them
+			}
+			return [3]*os.File{}, nil, err
+		}
+		if ours[n], ends[n] = r, w; n == 0 {
+			ours[n], ends[n] = w, r
+		}
+	}
+	return ends, &Stdio{In: ours[0], Out: ours[1], Err: ours[2]}, nil
+}
+
 // SocketPair is a connection within this process: one end for a caller, and one for whoever copies.
 func SocketPair() (ours, theirs *os.File, err error) {
 	syscall.ForkLock.RLock() // programs that are started meanwhile get neither

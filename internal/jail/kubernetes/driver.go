@@ -423,16 +423,8 @@ func (d *Driver) deliver(ctx context.Context, _ *jail.Entry, m *making) (err err
 		}
 		return m.hand(ctx)
 	}
-	var ours [3]*os.File
-	for n := range ours {
-		r, w, err := os.Pipe()
-		if err != nil {
-			return err
-		}
-		if ours[n], m.ends[n] = r, w; n == 0 {
-			ours[n], m.ends[n] = w, r
-		}
-		m.Jail.Stdio = &jail.Stdio{In: ours[0], Out: ours[1], Err: ours[2]}
+	if m.ends, m.Jail.Stdio, err = jail.Pipes(); err != nil {
+		return err
 	}
 	return m.hand(ctx)
 }
