@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"crypto/rand"
-	"fmt"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -93,15 +92,9 @@ func candidates() []netip.Prefix {
 	return out
 }
 
-// name of the trial's own jails. The browser's gets its name from the lifecycle, and begins with another letter.
-func (t *trial) name(number int) (jail.Name, error) {
-	id, err := t.folders.get()
-	if err != nil {
-		return "", err
-	}
-	name, err := jail.NewName(jail.KindAgent, id, number)
-	if err != nil {
-		return "", fmt.Errorf("name a trial: %w", err)
-	}
-	return name, nil
+// name of the trial's own jails, once there are folders. The browser's gets its name from the lifecycle, and begins with another
+// letter.
+func (t *trial) name(number int) jail.Name {
+	name, _ := jail.NewName(jail.KindAgent, t.id, number) // the id is that of an installation, and the numbers are small
+	return name
 }

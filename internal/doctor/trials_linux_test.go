@@ -350,13 +350,12 @@ func TestWhatACheckLeftIsRemovedWithThePartsThatItOpened(t *testing.T) {
 	_, sampleErr := cloned.sample.get()
 	s, storageErr := cloned.storage.get()
 	l, limiterErr := limited.limiter.get()
-	clone, cloneErr := cloned.name(9)
-	group, groupErr := limited.name(9)
-	if err := errors.Join(sampleErr, storageErr, limiterErr, cloneErr, groupErr); err != nil {
+	clone, group := cloned.name(9), limited.name(9)
+	if err := errors.Join(sampleErr, storageErr, limiterErr); err != nil {
 		t.Fatal(err)
 	}
-	_, cloneErr = s.Clone(within(t), clone, jail.Spec{Template: tiny})
-	groupErr = l.Apply(within(t), group, "", jail.Limits{Memory: limitMemory, MilliCPU: 1000, Tasks: limitTasks, Disk: jail.MinDisk,
+	_, cloneErr := s.Clone(within(t), clone, jail.Spec{Template: tiny})
+	groupErr := l.Apply(within(t), group, "", jail.Limits{Memory: limitMemory, MilliCPU: 1000, Tasks: limitTasks, Disk: jail.MinDisk,
 		SharedMemory: jail.MinDisk, Files: jail.MinFiles, WallClock: time.Minute})
 	clones, clonesErr := s.List(within(t))
 	groups, groupsErr := l.List(within(t))
@@ -378,10 +377,7 @@ func TestTheNextDoctorClearsUpAfterOneThatWasKilled(t *testing.T) {
 	if _, err := killed.tryStorage(ctx); err != nil {
 		t.Fatal(err)
 	}
-	name, err := killed.name(9)
-	if err != nil {
-		t.Fatal(err)
-	}
+	name := killed.name(9)
 	s, _ := killed.storage.get()
 	if _, err := s.Clone(ctx, name, jail.Spec{Template: tiny}); err != nil {
 		t.Fatal(err)

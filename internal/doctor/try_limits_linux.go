@@ -54,10 +54,7 @@ func (t *trial) hit(ctx context.Context, number int, script string, want jail.Li
 	if err != nil {
 		return err
 	}
-	name, err := t.name(number)
-	if err != nil {
-		return err
-	}
+	name := t.name(number)
 	limits := jail.Limits{Memory: limitMemory, MilliCPU: 1000, Tasks: limitTasks, Disk: jail.MinDisk, SharedMemory: jail.MinDisk,
 		Files: jail.MinFiles, WallClock: time.Minute}
 	if err := limiter.Apply(ctx, name, "", limits); err != nil {

@@ -32,10 +32,7 @@ func (t *trial) withSlot(ctx context.Context, number int, f func(slot) error) (e
 	if err != nil {
 		return err
 	}
-	name, err := t.name(number)
-	if err != nil {
-		return err
-	}
+	name := t.name(number)
 	lease, err := n.Reserve(ctx)
 	if err != nil {
 		return err

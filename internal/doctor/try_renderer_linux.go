@@ -19,6 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/kubernetes"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/template"
 )
@@ -134,15 +135,8 @@ func (t *trial) openLifecycle(ctx context.Context) (*jail.Lifecycle, error) {
 
 // lifecycle has a journal that dies with this process: what is left then is found by the trial's id.
 func (t *trial) lifecycle(ctx context.Context, pool *jail.Pool, parts jail.Parts) (*jail.Lifecycle, error) {
-	return jail.NewLifecycle(ctx, jail.Options{Installation: t.id, Pool: pool, Journal: noJournal{}, Log: t.log, Parts: parts})
+	return jail.NewLifecycle(ctx, jail.Options{Installation: t.id, Pool: pool, Journal: kubernetes.Unwritten{}, Log: t.log, Parts: parts})
 }
-
-// noJournal remembers nothing.
-type noJournal struct{}
-
-func (noJournal) Put(ctx context.Context, _ jail.Record) error             { return ctx.Err() }
-func (noJournal) Delete(context.Context, jail.Name) error                  { return nil }
-func (noJournal) Load(context.Context) ([]jail.Record, []jail.Name, error) { return nil, nil, nil }
 
 // browserSpec is a session's with the configured limits.
 func (t *trial) browserSpec(found template.Template) (jail.Spec, error) {

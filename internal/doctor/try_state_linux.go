@@ -24,10 +24,7 @@ func (t *trial) tryState(ctx context.Context) (_ Facts, err error) {
 	if err != nil {
 		return nil, err
 	}
-	name, err := t.name(21)
-	if err != nil {
-		return nil, err
-	}
+	name := t.name(21)
 	agent := jail.Agent{Tenant: "default", Name: "doctor", State: trialState}
 	spec := jail.Spec{Kind: jail.KindAgent, Template: tiny, Agent: &agent}
 	root, err := s.Clone(ctx, name, spec)

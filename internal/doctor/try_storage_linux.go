@@ -44,10 +44,7 @@ func (t *trial) tryStorage(ctx context.Context) (_ Facts, err error) {
 	if err != nil {
 		return nil, err
 	}
-	name, err := t.name(1)
-	if err != nil {
-		return nil, err
-	}
+	name := t.name(1)
 	root, err := s.Clone(ctx, name, jail.Spec{Template: tiny})
 	if err != nil {
 		return nil, err
