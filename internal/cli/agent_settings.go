@@ -129,7 +129,7 @@ func newAgentTools(p *program) *cobra.Command {
 	f.BoolVar(&clear, "clear", false, "allow nothing")
 	f.BoolVar(&inherit, "inherit", false, "remove the list: what the tenant's agents may")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
-	p.completeFlag(cmd, "service", egressServiceNames)
+	p.completeFlag(cmd, "service", namesOfEntries(serviceEntries))
 	return cmd
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/egress"
@@ -57,12 +58,15 @@ func TestWhatAgentsWriteIsForNoTerminal(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	asked := egress.AccessRequest{Meta: egress.Meta{ID: "a", Tenant: "t"}, AgentName: hostile, Kind: hostile, Target: hostile, Reason: hostile, State: hostile, Answer: hostile}
 	var b bytes.Buffer
+	cmd := &cobra.Command{}
+	cmd.SetOut(&b)
 	if err := errors.Join(table(&b, rowsOf(op.ListAccess().View(op.AccessRequests{Requests: []egress.AccessRequest{asked}})[0], now)), watchedLine(&b, asked, now, false),
 		table(&b, rowsOf(op.ListUsage().View(op.ModelUsages{Usage: []op.ModelUsage{{Usage: egress.Usage{Agent: hostile, Model: hostile, Provider: hostile, Day: hostile}}}})[0], now)),
 		table(&b, rowsOf(op.ListRules().View(op.Rules{Rules: []op.Rule{{Rule: egress.Rule{Session: hostile, Rule: policy.Rule{Name: hostile, Methods: []string{hostile}}}, AgentName: hostile}}})[0], now)),
 		table(&b, rowsOf(op.ListServices().View(op.Services{Services: []op.Service{{Service: egress.Service{Name: hostile, Upstream: egress.Upstream{BaseURL: hostile, Secret: hostile},
 			Allow: []egress.Allowance{{Path: hostile}}, Inject: egress.Injection{Name: hostile}}, AgentName: hostile}}})[0], now)),
-		fields(&b, serviceFields(op.Service{Service: egress.Service{Meta: egress.Meta{Note: hostile}, Name: hostile, Git: hostile, Env: map[string]string{"A": hostile}}}, now)),
+		(&program{now: func() time.Time { return now }}).show(cmd, op.Service{Service: egress.Service{Meta: egress.Meta{Note: hostile}, Name: hostile, Git: hostile,
+			Env: map[string]string{"A": hostile}}}.View()),
 		table(&b, rowsOf(op.ListProviders().View(op.Providers{Providers: []op.Provider{{Provider: egress.Provider{Name: hostile, Models: []string{hostile}, Prices: []egress.Price{{Model: hostile}}}}}})[0], now)),
 		table(&b, toolRows(op.SettingsShown{Effective: egress.Settings{Tools: []egress.Tool{{URL: hostile, Methods: []string{hostile}, Services: []string{hostile}}}}})),
 	); err != nil {

@@ -13,11 +13,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/client"
+	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/op"
 )
 
-// described makes the command of an operation that is described.
-func described[In, Out any](p *program, o op.Op[In, Out]) *cobra.Command {
+// described makes the command of an operation that is described. What cannot be in the description is done by before, when all else is there.
+func described[In, Out any](p *program, o op.Op[In, Out], before ...func(cmd *cobra.Command, c *client.Client, in *In) error) *cobra.Command {
 	in := new(In)
 	var asJSON bool
 	c := o.Command
@@ -45,7 +46,13 @@ func described[In, Out any](p *program, o op.Op[In, Out]) *cobra.Command {
 		}
 		do := func(args ...string) error {
 			values.take(args)
-			out, err := client.Call(cmd.Context(), control, o, *in)
+			asked := *in
+			for _, do := range before {
+				if err := do(cmd, control, &asked); err != nil {
+					return err
+				}
+			}
+			out, err := client.Call(cmd.Context(), control, o, asked)
 			if err != nil || o.View == nil {
 				return err
 			}
@@ -145,14 +152,28 @@ func (g *given) flag(name, letter string, f op.Field, at reflect.Value) {
 		}
 		words := flags.StringSlice(name, nil, text)
 		g.flags = append(g.flags, func() error {
-			if need := f.Tag.Get("need"); need != "" && len(*words) == 0 {
-				return usage(g.cmd, "%s", need)
-			}
 			if *to = *words; f.Tag.Get("is") == "methods" {
 				*to = upper(*words)
 			}
 			return nil
 		})
+	case *[]egress.Allowance:
+		g.each(name, text, f, parsed(to, egress.ParseAllowance))
+	case *[]egress.Price:
+		g.each(name, text, f, parsed(to, egress.ParsePrice))
+	case *map[string]string:
+		*to = map[string]string{}
+		g.each(name, text, f, func(word string) bool {
+			key, value, ok := strings.Cut(word, "=")
+			(*to)[key] = value
+			return ok && key != ""
+		})
+	case *egress.Injection:
+		flags.StringVar((*string)(&to.Type), name, "", text)
+		flags.StringVar(&to.Name, name+"-name", "", "`name` of the header or the query parameter")
+		if strings.Contains(f.Tag.Get("offer"), string(egress.InjectBasic)) {
+			flags.StringVar(&to.User, "user", "", "user `name` of basic; without it the secret is user:password")
+		}
 	case *time.Time:
 		word := flags.String(name, "", text)
 		g.flags = append(g.flags, func() (err error) {
@@ -173,6 +194,14 @@ func (g *given) flag(name, letter string, f op.Field, at reflect.Value) {
 		}
 		flags.StringVar(value, name, "", text)
 		g.flags = append(g.flags, func() error { return g.look(name, f, *value) })
+	}
+	if need := f.Tag.Get("need"); need != "" {
+		g.flags = append(g.flags, func() error {
+			if at.IsZero() || at.Kind() == reflect.Slice && at.Len() == 0 {
+				return usage(g.cmd, "%s", need)
+			}
+			return nil
+		})
 	}
 	if others := f.Tag.Get("alone"); others != "" {
 		for other := range strings.SplitSeq(others, ",") {
@@ -196,6 +225,27 @@ func keep[T any](g *given, name string, to **T, value *T) {
 	})
 }
 
+// each adds a flag that may be repeated, each time with a text of a form of its own.
+func (g *given) each(name, text string, f op.Field, read func(string) bool) {
+	words := g.cmd.Flags().StringArray(name, nil, text)
+	g.flags = append(g.flags, func() error {
+		for _, word := range *words {
+			if !read(word) {
+				return usage(g.cmd, "--%s %q: %s", name, word, f.Tag.Get("read"))
+			}
+		}
+		return nil
+	})
+}
+
+func parsed[T any](to *[]T, parse func(string) (T, error)) func(string) bool {
+	return func(text string) bool {
+		one, err := parse(text)
+		*to = append(*to, one)
+		return err == nil
+	}
+}
+
 // scope adds a flag that is one of some words. The last of them is a list of none.
 func (g *given) scope(name, text string, words []string, to *[]string) {
 	word := g.cmd.Flags().String(name, "", text)
@@ -216,9 +266,6 @@ func (g *given) scope(name, text string, words []string, to *[]string) {
 
 // look refuses what a flag cannot be.
 func (g *given) look(name string, f op.Field, text string) error {
-	if need := f.Tag.Get("need"); need != "" && text == "" {
-		return usage(g.cmd, "%s", need)
-	}
 	switch f.Tag.Get("is") {
 	case "life":
 		if text != op.Never {
@@ -289,7 +336,7 @@ func namesBy(whose string, behind ...string) names {
 	}
 	known, ok := map[string]names{
 		"nodes": nodeNames, "tenants": tenantNames, "operators": operatorIDs, "agents": agentNames, "accounts": domainsOfSets, "allowed accounts": domainsAllowed,
-		"mcp servers": mcpServerNames, "access": accessIDs, "rules": ruleIDs, "secrets": serviceNames, "sessions": sessionIDs, "recordings": recordingIDs,
+		"mcp servers": mcpServerNames, "access": accessIDs, "rules": ruleIDs, "secrets": serviceNames, "services": namesOfEntries(serviceEntries), "providers": namesOfEntries(providerEntries), "sessions": sessionIDs, "recordings": recordingIDs,
 		"tokens": agentTokenIDs(first), "session tokens": sessionTokenIDs(first),
 	}[whose]
 	if !ok {

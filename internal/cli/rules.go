@@ -25,24 +25,6 @@ func newRulesCommand(p *program) *cobra.Command {
 	return cmd
 }
 
-// whoseFlags say for whom something is decided.
-type whoseFlags struct{ op.Whose }
-
-func (w *whoseFlags) add(p *program, cmd *cobra.Command) {
-	p.tenantFlag(cmd, &w.Tenant)
-	cmd.Flags().BoolVar(&w.AllTenants, "all-tenants", false, "for all tenants; only an admin of the installation may")
-	cmd.Flags().StringVar(&w.Agent, "agent", "", "`name` of the agent whom it is for; without it, all agents of the tenant")
-	p.completeFlag(cmd, "agent", agentNames)
-}
-
-// check refuses what names two.
-func (w *whoseFlags) check(cmd *cobra.Command) error {
-	if err := exclusive(cmd, "tenant", "all-tenants"); err != nil {
-		return err
-	}
-	return exclusive(cmd, "agent", "all-tenants")
-}
-
 // exclusive refuses flags of which only one can be meant.
 func exclusive(cmd *cobra.Command, flags ...string) error {
 	var said []string
@@ -67,17 +49,6 @@ func address(cmd *cobra.Command, text string) (netip.Addr, error) {
 		return netip.Addr{}, usage(cmd, "--address %q is not an address such as 192.168.1.20", text)
 	}
 	return addr, nil
-}
-
-// forWhom is whom an entry is for, in two columns.
-func forWhom(m egress.Meta, agent string) (tenant, name string) {
-	if tenant = m.Tenant; tenant == "" {
-		tenant = "(all)"
-	}
-	if agent == "" {
-		agent = m.Agent // it has been removed
-	}
-	return tenant, dash(printable(agent))
 }
 
 // upper makes methods of what was typed.
@@ -145,7 +116,7 @@ func newRulesExplain(p *program) *cobra.Command {
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	p.completeFlag(cmd, "agent", agentNames)
 	p.completeFlag(cmd, "session", sessionIDs)
-	p.completeFlag(cmd, "service", egressServiceNames)
+	p.completeFlag(cmd, "service", namesOfEntries(serviceEntries))
 	complete(cmd, "surface", surfaceProxy, surfaceExecute, surfaceService, surfaceBrowser)
 	return cmd
 }

@@ -15,17 +15,17 @@ import (
 // ProviderRequest is the body that makes or replaces a provider of models.
 type ProviderRequest struct {
 	Whose
-	Name     string           `json:"name" doc:"1 to 64 of a-z, 0-9, dots, - and _" example:"models"`
-	BaseURL  string           `json:"base_url" doc:"where its requests go" example:"https://example.com"`
-	Address  netip.Addr       `json:"address,omitzero" doc:"dialled instead of looking the name up; may be private"`
-	Secret   string           `json:"secret,omitempty" doc:"the name of the secret in the vault; the provider's own name when it is left out"`
-	Wire     egress.Wire      `json:"wire" enum:"openai,anthropic,ollama" example:"openai"`
-	Models   []string         `json:"models" nullable:"false" doc:"patterns, in which * stands for any text" example:"[\"*\"]"`
-	Priority int              `json:"priority,omitzero" doc:"lower first; 100 when it is left out"`
-	Inject   egress.Injection `json:"inject,omitzero" doc:"as the wire has it when it is left out"`
-	Prices   []egress.Price   `json:"prices,omitempty" nullable:"false" doc:"per million tokens"`
-	Hosted   []string         `json:"hosted,omitempty" nullable:"false" doc:"acts that the provider may do by itself for agents: web_search, mcp, fetch, stored and others"`
-	Note     string           `json:"note,omitempty" doc:"for people"`
+	Name     string           `json:"name" doc:"1 to 64 of a-z, 0-9, dots, - and _" arg:"1" example:"models"`
+	Wire     egress.Wire      `json:"wire" enum:"openai,anthropic,ollama" example:"openai" flag:"wire" usage:"its language: openai, anthropic or ollama" need:"the language is missing: --wire openai, anthropic or ollama; or --preset"`
+	BaseURL  string           `json:"base_url" doc:"where its requests go" example:"https://example.com" flag:"url" value:"URL" usage:"base URL, before /v1 or /api" need:"where the provider is, is missing: --url https://models.example.com"`
+	Address  netip.Addr       `json:"address,omitzero" doc:"dialled instead of looking the name up; may be private" flag:"address" value:"address" usage:"private address to connect to; only an admin of the installation may"`
+	Secret   string           `json:"secret,omitempty" doc:"the name of the secret in the vault; the provider's own name when it is left out" flag:"secret" value:"name" usage:"name of the secret in the vault (default the name of the provider)" complete:"secrets"`
+	Models   []string         `json:"models" nullable:"false" doc:"patterns, in which * stands for any text" example:"[\"*\"]" flag:"model" value:"pattern" usage:"pattern of models that it has, such as 'gpt-*'; may be repeated" need:"which models it has is missing: --model 'gpt-*', or --model '*' for all"`
+	Priority int              `json:"priority,omitzero" doc:"lower first; 100 when it is left out" flag:"priority" usage:"lower first (default 100)" is:"positive"`
+	Inject   egress.Injection `json:"inject,omitzero" doc:"as the wire has it when it is left out" flag:"inject" usage:"how the key goes in: bearer, header, query or none (default as the language has it)" offer:"bearer,header,query,none"`
+	Prices   []egress.Price   `json:"prices,omitempty" nullable:"false" doc:"per million tokens" flag:"price" value:"PATTERN=INPUT/OUTPUT" usage:"cost of models, as PATTERN=INPUT/OUTPUT per million tokens, and behind it what costs otherwise; may be repeated" read:"write models and two amounts, such as 'gpt-4o*=2.50/10', and behind them what costs otherwise: 'gpt-4o*=2.50/10 cache-read=1.25 audio-output=80 call=0.01 priority=2'"`
+	Hosted   []string         `json:"hosted,omitempty" nullable:"false" doc:"acts that the provider may do by itself for agents: web_search, mcp, fetch, stored and others" flag:"allow-hosted" value:"names" usage:"names of what it may do by itself for agents: web_search, mcp, fetch, stored and others (default nothing)"`
+	Note     string           `json:"note,omitempty" doc:"for people" flag:"note" value:"text" usage:"a text for people"`
 }
 
 // Provider is the entry that the request is for, without whose it is.
@@ -62,9 +62,10 @@ type (
 	// NewProvider is a provider to be made.
 	NewProvider struct{ Body[ProviderRequest] }
 
-	// ProviderNamed names a provider.
+	// ProviderNamed names a provider by its id. The command line finds that by the provider's name, and whose it is.
 	ProviderNamed struct {
-		ID string `path:"id" maxLength:"64" doc:"the provider's id"`
+		ID    string `path:"id" maxLength:"64" doc:"the provider's id" arg:"1" complete:"providers"`
+		Owner Whose
 	}
 )
 
@@ -90,6 +91,13 @@ func ListProviders() Op[OfTenant, Providers] {
 // PutProvider makes a provider, or replaces the one of the same tenant, agent and name.
 func PutProvider() Op[NewProvider, Provider] {
 	return Op[NewProvider, Provider]{Method: http.MethodPut, Path: "/v1/providers", ID: "put-provider", Summary: "Make a provider, or replace the one of the same name", Right: identity.ProviderChange,
+		Command: Command{Use: "add NAME",
+			Long: "Makes a provider, or replaces the one of the same name, tenant and agent. A model is served by the first provider of its language that " +
+				"has it: an agent's own come before its tenant's, then by --priority, then by age. --price counts the cost, per million tokens; " +
+				"without one a model is not counted as money, and agents with a budget in money may not use it. Acts of a provider by itself, such as " +
+				"searching the web or fetching an address, do not follow the rules of agents, and are refused unless --allow-hosted names them.",
+			Example: "  clawjail secret set openai < key.txt\n  clawjail provider add openai --preset openai --price 'gpt-4o*=2.50/10'\n" +
+				"  clawjail provider add local --preset ollama --url http://models.internal:11434 --address 192.168.1.30"},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in NewProvider) (out Provider, err error) {
 			one := in.Of.Provider()
 			if one.Tenant, one.Agent, err = in.Of.Whose.Of(ctx, s.People, by, identity.ProviderChange); err != nil {
@@ -97,12 +105,16 @@ func PutProvider() Op[NewProvider, Provider] {
 			}
 			one, err = s.Egress.PutProvider(ctx, by, one)
 			return Provider{one, in.Of.Agent}, err
+		},
+		View: func(p Provider) []Block {
+			return []Block{line("provider %s: %s, %s", p.Name, p.BaseURL, strings.Join(p.Models, ", "))}
 		}}
 }
 
 // RemoveProvider removes a provider. Its secret stays.
 func RemoveProvider() Op[ProviderNamed, None] {
 	return Op[ProviderNamed, None]{Method: http.MethodDelete, Path: "/v1/providers/{id}", ID: "remove-provider", Summary: "Remove a provider", Right: identity.ProviderChange,
+		Command: removalByName("provider"),
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in ProviderNamed) (None, error) {
 			return None{}, s.Egress.RemoveProvider(ctx, by, in.ID)
 		}}

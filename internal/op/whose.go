@@ -46,6 +46,13 @@ func (w Whose) Of(ctx context.Context, people People, by identity.Principal, rig
 	return tenant, found.ID, err
 }
 
+// removalByName is the command that removes what `add` has made with the same flags.
+func removalByName(what string) Command {
+	return Command{Use: "rm NAME…", Aliases: []string{"remove"}, Short: "Remove " + what + "s; their secrets stay", Example: "  clawjail " + what + " rm NAME --agent writer",
+		Long: "Removes " + what + "s by name: those of the tenant that are for all its agents; with --agent those of one agent alone, and with " +
+			"--all-tenants those of all tenants. What others have of the name stays. An id, as `ls --json` has it, is enough by itself."}
+}
+
 // AgentNamed finds an agent by its name, for somebody who may do the operation with what is its tenant's: others are told
 // that they may not, before they are told whether it exists.
 func AgentNamed(ctx context.Context, people People, by identity.Principal, right identity.Operation, tenant, name string) (identity.Agent, error) {
