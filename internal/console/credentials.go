@@ -296,9 +296,6 @@ func (c *Console) deleteAccount(q *request) error {
 		return err
 	}
 	err := c.Credentials.DeleteCookies(q.ctx(), q.by, q.value("tenant"), q.value("domain"))
-	if refusal(err) {
-		return err
-	}
 	return q.act(credentialsPath, err, "The account of %s is deleted.", q.value("domain"))
 }
 

@@ -168,8 +168,5 @@ func (c *Console) revokeGrant(q *request) error {
 	}
 	// Within the tenant of whoever asks.
 	_, err = c.Credentials.RevokeGrant(q.ctx(), q.by, "", f.Get("id"))
-	if refusal(err) {
-		return err
-	}
 	return q.act(grantsPath, err, "The grant is revoked. A session that it has opened goes on: close it if it should not.")
 }

@@ -21,20 +21,25 @@ func (c *Console) networkRoutes() {
 	c.get("/network", c.listRules)
 	c.get("/network/rules/add", c.newRule)
 	c.post("/network/rules/add", c.addRule)
-	c.post("/network/rules/remove", c.removeRule)
+	c.post("/network/rules/remove", removal(networkPath, "The rule is removed.", c.Egress.RemoveRule))
 	c.get("/network/explain", c.explain)
 	c.get("/network/requests", c.listRequests)
 	c.get("/network/requests/list", c.requestsPart)
 	c.post("/network/requests/answer", c.answerRequest)
-	c.get("/network/services", c.listServices)
-	c.get("/network/services/edit", c.editService)
-	c.post("/network/services/edit", c.putService)
-	c.post("/network/services/remove", c.removeService)
-	c.get("/network/providers", c.listProviders)
-	c.get("/network/providers/edit", c.editProvider)
-	c.post("/network/providers/edit", c.putProvider)
-	c.post("/network/providers/remove", c.removeProvider)
+	entryRoutes(c, "/network/services", c.services(), c.Egress.RemoveService)
+	entryRoutes(c, "/network/providers", c.providers(), c.Egress.RemoveProvider)
 	c.get("/network/usage", c.usage)
+}
+
+// removal removes what the field id names.
+func removal(path, said string, remove func(ctx context.Context, by identity.Principal, id string) error) handler {
+	return func(q *request) error {
+		f, err := q.form()
+		if err != nil {
+			return err
+		}
+		return q.act(path, remove(q.ctx(), q.by, f.Get("id")), "%s", said)
+	}
 }
 
 // tab is one of the pages of a subject.

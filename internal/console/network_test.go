@@ -29,7 +29,7 @@ func TestAServiceIsAddedAndChanged(t *testing.T) {
 	edit := w.get("acme operator", "/console/network/services/edit?id="+all[0].ID)
 	edit.holds(t, http.StatusOK, "Service tracker", `value="acme/builder"`, "GET,POST /issues/**\n/search", "API_URL={url}\nMODE=a=b", `value="https://api.example.com/v1"`, "Agent builder")
 	// The form has all of the service: sent back as it is, it changes nothing.
-	again := formOfService(all[0], map[string]identity.Agent{builder.ID: {ID: builder.ID, Tenant: "acme", Name: "builder"}})
+	again := formOf(all[0], all[0].Meta, map[string]identity.Agent{builder.ID: {ID: builder.ID, Tenant: "acme", Name: "builder"}})
 	w.send("acme operator", http.MethodPost, "/console/network/services/edit", again.Values).holds(t, http.StatusSeeOther)
 	same, err := w.book.ListServices(w.ctx, w.admin, "acme")
 	w.must(err)
@@ -50,7 +50,7 @@ func TestAProviderIsAddedAndChanged(t *testing.T) {
 		t.Fatalf("the providers are %+v", all)
 	}
 	w.get("acme operator", "/console/network/providers/edit?id="+all[0].ID).holds(t, http.StatusOK, "gpt-4o*=2.5/10\no3=0/0.5", "gpt-*\no3", `value="7"`)
-	again := formOfProvider(all[0], nil)
+	again := formOf(all[0], all[0].Meta, nil)
 	w.send("acme operator", http.MethodPost, "/console/network/providers/edit", again.Values).holds(t, http.StatusSeeOther)
 	same, err := w.book.ListProviders(w.ctx, w.admin, "acme")
 	w.must(err)

@@ -125,8 +125,5 @@ func (c *Console) disallowAccount(q *request) error {
 	}
 	// Within the tenant of whoever asks.
 	p, ended, err := c.Credentials.DisallowAccount(q.ctx(), q.by, "", f.Get("id"))
-	if refusal(err) {
-		return err
-	}
 	return q.act(permissionsPath, err, "%s may no longer use the account of %s. %s ended.", p.AgentName, p.Domain, plural(ended, "session"))
 }

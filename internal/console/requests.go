@@ -117,9 +117,6 @@ func (c *Console) answerRequest(q *request) error {
 	}
 	out, err := c.Egress.Answer(q.ctx(), q.by, f.Get("id"), answer)
 	if err != nil {
-		if refusal(err) {
-			return err
-		}
 		return q.failed(requestsPath, err)
 	}
 	if out.State == egress.AccessRefused {

@@ -2,8 +2,6 @@ package console
 
 import (
 	"cmp"
-	"net/netip"
-	"strconv"
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/egress"
@@ -143,19 +141,9 @@ var ruleFields = map[string]string{"host": "target", "path": "target", "ports": 
 
 // makeRule makes the rule that a form describes. Mistakes are put into the form.
 func (c *Console) makeRule(q *request, f *form) (out egress.Rule, err error) {
-	body := op.RuleRequest{
-		Whose: whoseOf(f.Get("whose")), Action: policy.Action(f.Get("action")), Target: f.Get("target"), Methods: upper(f.Words("methods")),
-		Session: f.Get("session"), Opaque: f.Has("opaque"), Once: f.Has("once"), For: f.Get("for"), Name: f.Get("name"), Note: f.Get("note"),
-	}
-	if text := f.Get("priority"); text != "" {
-		if body.Priority, err = strconv.Atoi(text); err != nil || body.Priority < 1 {
-			f.wrong("priority", "is not a number from 1 to 999", "lower comes first")
-		}
-	}
-	if text := f.Get("address"); text != "" {
-		if body.Address, err = netip.ParseAddr(text); err != nil {
-			f.wrong("address", "is not an address", "such as 192.168.1.30")
-		}
+	var body op.RuleRequest
+	if err := f.into(&body); err != nil {
+		return out, err
 	}
 	// The text is read before anything is asked for: all that is wrong is said at once.
 	rule, err := body.Rule(c.Now())
@@ -173,7 +161,7 @@ func (c *Console) makeRule(q *request, f *form) (out egress.Rule, err error) {
 	if !f.ok() {
 		return out, nil
 	}
-	if rule.Tenant, rule.Agent, err = body.Of(q.ctx(), c.Identity, q.by, identity.RuleChange); err == nil {
+	if rule.Tenant, rule.Agent, err = whoseOf(f.Get("whose")).Of(q.ctx(), c.Identity, q.by, identity.RuleChange); err == nil {
 		out, err = c.Egress.AddRule(q.ctx(), q.by, rule)
 	}
 	return out, f.settle(err, ruleFields)
@@ -189,16 +177,4 @@ func (f *form) settle(err error, names map[string]string) error {
 		return err
 	}
 	return nil
-}
-
-func (c *Console) removeRule(q *request) error {
-	f, err := q.form()
-	if err != nil {
-		return err
-	}
-	err = c.Egress.RemoveRule(q.ctx(), q.by, f.Get("id"))
-	if refusal(err) {
-		return err
-	}
-	return q.act(networkPath, err, "The rule is removed.")
 }

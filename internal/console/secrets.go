@@ -144,8 +144,5 @@ func (c *Console) deleteSecret(q *request) error {
 		return err
 	}
 	err = c.Credentials.DeleteSecret(q.ctx(), q.by, vault.SecretName{Tenant: f.Get("tenant"), Agent: f.Get("agent"), Service: f.Get("service")})
-	if refusal(err) {
-		return err
-	}
 	return q.act(secretsPath, err, "The secret %s is deleted.", f.Get("service"))
 }

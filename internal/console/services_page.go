@@ -2,10 +2,8 @@ package console
 
 import (
 	"cmp"
-	"maps"
-	"net/netip"
+	"context"
 	"slices"
-	"strings"
 
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -13,36 +11,88 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-const servicesPath = networkPath + "/services"
+const (
+	servicesPath  = networkPath + "/services"
+	providersPath = networkPath + "/providers"
+)
 
-// serviceRow is a service with names for people.
-type serviceRow struct {
-	egress.Service
-	AgentName string
-	Editable  bool
+// entryKind is what differs between the pages of services and those of providers. E is the entry, and R the request that makes one.
+type entryKind[E, R any] struct {
+	path, list, page string // of the templates
+	title, name, one string
+	right            identity.Operation
+	all              func(ctx context.Context, by identity.Principal, tenant string) ([]E, error)
+	put              func(ctx context.Context, by identity.Principal, one E) (E, error)
+	of               func(R) E
+	meta             func(*E) *egress.Meta
+	secret           func(E) string
+	// blank is a new one. rare are the fields that are out of sight until they are wanted.
+	blank, rare []string
+	inject      []option
 }
 
-// SecretName is the name of its secret in the vault; empty for a service that needs none.
-func (r serviceRow) SecretName() string {
-	if r.Inject.Type == egress.InjectNone {
+func (c *Console) services() entryKind[egress.Service, op.ServiceRequest] {
+	return entryKind[egress.Service, op.ServiceRequest]{
+		path: servicesPath, list: "network_services", page: "network_service", title: "Services", name: "Service", one: "service", right: identity.ServiceChange,
+		all: c.Egress.ListServices, put: c.Egress.PutService, of: op.ServiceRequest.Service,
+		meta:   func(s *egress.Service) *egress.Meta { return &s.Meta },
+		secret: func(s egress.Service) string { return secretName(s.Inject, s.Secret, s.Name) },
+		blank:  []string{"inject", "bearer", "scrub", "redact", "compressed", "decode", "encoded_slash", "deny", "allow", "GET /**"},
+		rare:   []string{"inject_user", "address", "git", "env", "note"},
+		inject: []option{{Value: "bearer", Label: "a bearer token"}, {Value: "basic", Label: "a user and a password"}, {Value: "header", Label: "a header"},
+			{Value: "query", Label: "a query parameter"}, {Value: "path", Label: "a part of the path"}, {Value: "none", Label: "nothing"}},
+	}
+}
+
+func (c *Console) providers() entryKind[egress.Provider, op.ProviderRequest] {
+	return entryKind[egress.Provider, op.ProviderRequest]{
+		path: providersPath, list: "network_providers", page: "network_provider", title: "Providers of models", name: "Provider", one: "provider", right: identity.ProviderChange,
+		all: c.Egress.ListProviders, put: c.Egress.PutProvider, of: op.ProviderRequest.Provider,
+		meta:   func(p *egress.Provider) *egress.Meta { return &p.Meta },
+		secret: func(p egress.Provider) string { return secretName(p.Inject, p.Secret, p.Name) },
+		blank:  []string{"wire", "openai", "models", "*"},
+		rare:   []string{"inject_name", "hosted", "address", "note"},
+		inject: []option{{Label: "as its language has it"}, {Value: "bearer", Label: "a bearer token"}, {Value: "header", Label: "a header"},
+			{Value: "query", Label: "a query parameter"}, {Value: "none", Label: "nothing"}},
+	}
+}
+
+// secretName is that of a credential in the vault; empty where none is needed.
+func secretName(i egress.Injection, secret, name string) string {
+	if i.Type == egress.InjectNone {
 		return ""
 	}
-	return cmp.Or(r.Secret, r.Name)
+	return cmp.Or(secret, name)
 }
 
-type servicesPage struct {
-	Tabs     []tab
-	Services []serviceRow
-	Allowed  bool
-	Pager    pager
+func entryRoutes[E, R any](c *Console, path string, k entryKind[E, R], remove func(context.Context, identity.Principal, string) error) {
+	c.get(path, func(q *request) error { return listEntries(c, q, k) })
+	c.get(path+"/edit", func(q *request) error { return editEntry(c, q, k) })
+	c.post(path+"/edit", func(q *request) error { return putEntry(c, q, k) })
+	c.post(path+"/remove", removal(k.path, "The "+k.one+" is removed.", remove))
 }
 
-func (c *Console) listServices(q *request) error {
-	tabs, err := c.networkTabs(q, servicesPath)
+// entryRow is an entry with names for people.
+type entryRow[E any] struct {
+	Entry      E
+	AgentName  string
+	SecretName string
+	Editable   bool
+}
+
+type entriesPage[E any] struct {
+	Tabs    []tab
+	Rows    []entryRow[E]
+	Allowed bool
+	Pager   pager
+}
+
+func listEntries[E, R any](c *Console, q *request, k entryKind[E, R]) error {
+	tabs, err := c.networkTabs(q, k.path)
 	if err != nil {
 		return err
 	}
-	all, err := c.Egress.ListServices(q.ctx(), q.by, "")
+	all, err := k.all(q.ctx(), q.by, "")
 	if err != nil {
 		return err
 	}
@@ -50,12 +100,13 @@ func (c *Console) listServices(q *request) error {
 	if err != nil {
 		return err
 	}
-	page := servicesPage{Tabs: tabs, Allowed: identity.Can(q.by, identity.ServiceChange, q.by.TenantOr("")) == nil}
+	page := entriesPage[E]{Tabs: tabs, Allowed: identity.Can(q.by, k.right, q.by.TenantOr("")) == nil}
 	all, page.Pager = paged(q, all)
-	for _, s := range all {
-		page.Services = append(page.Services, serviceRow{Service: s, AgentName: agentName(s.Meta, agents), Editable: mayChange(q.by, identity.ServiceChange, s.Tenant)})
+	for _, one := range all {
+		m := k.meta(&one)
+		page.Rows = append(page.Rows, entryRow[E]{one, agentName(*m, agents), k.secret(one), mayChange(q.by, k.right, m.Tenant)})
 	}
-	return q.show("network_services", "Services", page)
+	return q.show(k.list, k.title, page)
 }
 
 // entryPage is the form of a service or a provider.
@@ -69,159 +120,92 @@ type entryPage struct {
 	Inject, Scrub, Compressed, EncodedSlash, Wire []option
 }
 
-func (c *Console) entryPage(q *request, f *form, rare ...string) (*entryPage, error) {
+func showEntry[E, R any](c *Console, q *request, k entryKind[E, R], f *form, show func(page, title string, data any) error) error {
 	agents, err := c.agentsByID(q.ctx(), q.by)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	page := &entryPage{Form: f, Inside: identity.Can(q.by, identity.EgressInside, "") == nil,
-		Inject: []option{{Value: "bearer", Label: "a bearer token"}, {Value: "basic", Label: "a user and a password"},
-			{Value: "header", Label: "a header"}, {Value: "query", Label: "a query parameter"}, {Value: "path", Label: "a part of the path"}, {Value: "none", Label: "nothing"}},
+	page := entryPage{Form: f, Inside: identity.Can(q.by, identity.EgressInside, "") == nil, Inject: k.inject,
 		Scrub:        []option{{Value: "redact", Label: "is redacted"}, {Value: "block", Label: "is cut off"}},
 		Compressed:   []option{{Value: "decode", Label: "is decoded"}, {Value: "refuse", Label: "is refused"}},
 		EncodedSlash: []option{{Value: "deny", Label: "is refused"}, {Value: "allow", Label: "is a part of its segment"}},
 		Wire:         options(egress.WireOpenAI, egress.WireAnthropic, egress.WireOllama)}
-	for _, name := range rare {
+	for _, name := range k.rare {
 		page.More = page.More || f.Get(name) != ""
 	}
 	if page.Whose, err = c.whoseOptions(q, agents); err != nil {
-		return nil, err
-	}
-	if f.Has("kept") {
-		page.For = f.Get("whose")
-		for _, o := range page.Whose {
-			if o.Value == page.For {
-				page.For = o.Label
-			}
-		}
-	}
-	return page, nil
-}
-
-// rareOfService are the fields that are out of sight until they are wanted.
-var rareOfService = []string{"inject_user", "address", "git", "env", "note"}
-
-func (c *Console) showService(q *request, f *form, again bool) error {
-	page, err := c.entryPage(q, f, rareOfService...)
-	if err != nil {
 		return err
 	}
-	title := "Add a service"
-	if f.Has("kept") {
-		title = "Service " + f.Get("name")
+	if !f.Has("kept") {
+		return show(k.page, "Add a "+k.one, page)
 	}
-	if again {
-		return q.again("network_service", title, page)
+	page.For = f.Get("whose")
+	for _, o := range page.Whose {
+		if o.Value == page.For {
+			page.For = o.Label
+		}
 	}
-	return q.show("network_service", title, page)
+	return show(k.page, k.name+" "+f.Get("name"), page)
 }
 
-// editService shows the form: of a new service, or of the one with the id in the address.
-func (c *Console) editService(q *request) error {
+// editEntry shows the form: of a new entry, or of the one with the id in the address.
+func editEntry[E, R any](c *Console, q *request, k entryKind[E, R]) error {
 	id := q.query("id")
 	if id == "" {
-		if err := c.Identity.Authorize(q.ctx(), q.by, identity.ServiceChange, q.by.TenantOr("")); err != nil {
+		if err := c.Identity.Authorize(q.ctx(), q.by, k.right, q.by.TenantOr("")); err != nil {
 			return err
 		}
-		return c.showService(q, blank("whose", q.by.TenantOr(""), "inject", "bearer", "scrub", "redact", "compressed", "decode", "encoded_slash", "deny", "allow", "GET /**"), false)
+		return showEntry(c, q, k, blank(slices.Concat(k.blank, []string{"whose", q.by.TenantOr("")})...), q.show)
 	}
-	all, err := c.Egress.ListServices(q.ctx(), q.by, "")
+	all, err := k.all(q.ctx(), q.by, "")
 	if err != nil {
 		return err
 	}
-	at := slices.IndexFunc(all, func(s egress.Service) bool { return s.ID == id })
-	if at < 0 || !mayChange(q.by, identity.ServiceChange, all[at].Tenant) {
-		return problem.New(problem.NotFound, "choose one of the list", "there is no such service")
+	at := slices.IndexFunc(all, func(one E) bool { return k.meta(&one).ID == id })
+	if at < 0 || !mayChange(q.by, k.right, k.meta(&all[at]).Tenant) {
+		return problem.New(problem.NotFound, "choose one of the list", "there is no such %s", k.one)
 	}
 	agents, err := c.agentsByID(q.ctx(), q.by)
 	if err != nil {
 		return err
 	}
-	return c.showService(q, formOfService(all[at], agents), false)
+	return showEntry(c, q, k, formOf(all[at], *k.meta(&all[at]), agents), q.show)
 }
 
-func formOfService(s egress.Service, agents map[string]identity.Agent) *form {
-	f := blank("kept", "yes", "name", s.Name, "whose", whoseFor(s.Meta, agents), "base_url", s.BaseURL, "secret", s.Secret, "inject", string(s.Inject.Type),
-		"inject_name", s.Inject.Name, "inject_user", s.Inject.User, "scrub", string(s.Scrub), "compressed", string(s.Compressed), "encoded_slash", string(cmp.Or(s.EncodedSlash, egress.EncodedSlashDeny)), "git", s.Git, "note", s.Note)
-	var allow, env []string
-	for _, a := range s.Allow {
-		allow = append(allow, a.String())
-	}
-	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
-		env = append(env, name+"="+s.Env[name])
-	}
-	f.Values.Set("allow", strings.Join(allow, "\n"))
-	f.Values.Set("env", strings.Join(env, "\n"))
-	if s.Address.IsValid() {
-		f.Values.Set("address", s.Address.String())
-	}
+// formOf is the form of an entry that is there.
+func formOf(entry any, m egress.Meta, agents map[string]identity.Agent) *form {
+	f := blank("kept", "yes", "whose", whoseFor(m, agents))
+	f.from(entry)
 	return f
 }
 
-// serviceFields are the fields of the form by the names that the service has for them.
-var serviceFields = map[string]string{"inject.type": "inject", "inject.name": "inject_name", "inject.user": "inject_user", "allow": "allow", "env": "env",
-	"tenant": "whose", "agent": "whose"}
+// entryFields are the fields of the forms by the names that the services have for them.
+func entryFields() map[string]string {
+	return map[string]string{"inject.type": "inject", "inject.name": "inject_name", "inject.user": "inject_user", "allow": "allow", "env": "env", "models": "models",
+		"prices": "prices", "hosted": "hosted", "tenant": "whose", "agent": "whose"}
+}
 
-func (c *Console) putService(q *request) error {
+func putEntry[E, R any](c *Console, q *request, k entryKind[E, R]) error {
 	f, err := q.form()
 	if err != nil {
 		return err
 	}
-	body := op.ServiceRequest{
-		Whose: whoseOf(f.Get("whose")), Name: f.Get("name"), BaseURL: f.Get("base_url"), Secret: f.Get("secret"), Scrub: egress.Scrub(f.Get("scrub")),
-		Inject:     egress.Injection{Type: egress.InjectionType(f.Get("inject")), Name: f.Get("inject_name"), User: f.Get("inject_user")},
-		Compressed: egress.Compressed(f.Get("compressed")), EncodedSlash: egress.EncodedSlash(f.Get("encoded_slash")), Git: f.Get("git"), Note: f.Get("note"), Address: f.address("address"), Env: map[string]string{},
-	}
-	for _, line := range f.lines("allow") {
-		one, err := egress.ParseAllowance(line)
-		if err != nil && !f.blame("allow", err) {
-			return err
-		}
-		body.Allow = append(body.Allow, one)
-	}
-	for _, line := range f.lines("env") {
-		name, value, ok := strings.Cut(line, "=")
-		if !ok || name == "" {
-			f.wrong("env", "has a line without a name and a value", "such as API_URL={url}")
-		}
-		body.Env[strings.TrimSpace(name)] = strings.TrimSpace(value)
+	var body R
+	if err := f.into(&body); err != nil {
+		return err
 	}
 	if f.ok() {
-		service := body.Service()
-		if service.Tenant, service.Agent, err = body.Of(q.ctx(), c.Identity, q.by, identity.ServiceChange); err == nil {
-			_, err = c.Egress.PutService(q.ctx(), q.by, service)
+		one := k.of(body)
+		m := k.meta(&one)
+		if m.Tenant, m.Agent, err = whoseOf(f.Get("whose")).Of(q.ctx(), c.Identity, q.by, k.right); err == nil {
+			_, err = k.put(q.ctx(), q.by, one)
 		}
-		if err := f.settle(err, serviceFields); err != nil {
+		if err := f.settle(err, entryFields()); err != nil {
 			return err
 		}
 	}
 	if !f.ok() {
-		return c.showService(q, f, true)
+		return showEntry(c, q, k, f, q.again)
 	}
-	return q.done(servicesPath, "Service %s is saved. Agents use it at once.", body.Name)
-}
-
-// address reads the address in a field.
-func (f *form) address(name string) netip.Addr {
-	text := f.Get(name)
-	if text == "" {
-		return netip.Addr{}
-	}
-	out, err := netip.ParseAddr(text)
-	if err != nil {
-		f.wrong(name, "is not an address", "such as 192.168.1.30")
-	}
-	return out
-}
-
-func (c *Console) removeService(q *request) error {
-	f, err := q.form()
-	if err != nil {
-		return err
-	}
-	err = c.Egress.RemoveService(q.ctx(), q.by, f.Get("id"))
-	if refusal(err) {
-		return err
-	}
-	return q.act(servicesPath, err, "The service is removed.")
+	return q.done(k.path, "%s %s is saved. Agents use it at once.", k.name, f.Get("name"))
 }
