@@ -26,51 +26,14 @@ func newAccessCommand(p *program) *cobra.Command {
 }
 
 func newAccessAnswer(p *program, approve bool) *cobra.Command {
-	request := op.AccessAnswer{Approve: &approve}
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:               "refuse ID",
-		Short:             "Refuse what an agent asks for",
-		Args:              arguments(1, 1),
-		ValidArgsFunction: p.completeFirst(accessIDs),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := span(cmd, "for", request.For); err != nil {
-				return err
-			}
-			if err := exclusive(cmd, "once", "for"); err != nil {
-				return err
-			}
-			c, err := p.client()
-			if err != nil {
-				return err
-			}
-			r, err := client.Call(cmd.Context(), c, op.AnswerAccess(), op.AccessAnswered{AccessNamed: op.AccessNamed{ID: args[0]}, Body: op.With(request)})
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), r)
-			}
-			if err := p.show(cmd, op.ShowAccess().View(r)); err != nil || r.Kind != egress.AccessTool || r.State != egress.AccessApproved {
-				return err
-			}
-			agent := cmp.Or(r.AgentName, r.Agent)
-			_, err = fmt.Fprintf(cmd.ErrOrStderr(), "clawjail: warning: %s has a list of tools of its own now, also when this one is over: changes of the tenant's list do not reach it; "+
-				"clawjail agent tools %s --inherit removes it\n", printable(agent), printable(agent))
-			return err
-		},
+	o := op.AnswerAccess()
+	if !approve {
+		o.Command = op.Command{Use: "refuse ID", Short: "Refuse what an agent asks for", Without: []string{"once", "for"}}
 	}
-	f := cmd.Flags()
-	if approve {
-		cmd.Use, cmd.Short = "approve ID", "Give an agent what it asks for"
-		cmd.Long = "Gives an agent what it asks for: for good, or as --once and --for say. The rule, tool, service or permission for an account that this makes can be removed like any other."
-		cmd.Example = "  clawjail access approve ID --for 1h --comment 'for the release only'"
-		f.BoolVar(&request.Once, "once", false, "for one request")
-		f.StringVar(&request.For, "for", "", "for how long, such as 1h or 30d")
-	}
-	f.StringVar(&request.Comment, "comment", "", "a `text` that the agent is shown")
-	f.BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
+	return described(p, o, func(_ *cobra.Command, _ *client.Client, in *op.AccessAnswered) error {
+		in.Of.Approve = &approve
+		return nil
+	})
 }
 
 func accessIDs(ctx context.Context, c *client.Client, tenant string) ([]string, error) {

@@ -23,7 +23,7 @@ func described[In, Out any](p *program, o op.Op[In, Out], before ...func(cmd *co
 	var asJSON bool
 	c := o.Command
 	cmd := &cobra.Command{Use: c.Use, Aliases: c.Aliases, Short: cmp.Or(c.Short, o.Summary), Long: c.Long, Example: c.Example}
-	values := &given{p: p, cmd: cmd}
+	values := &given{p: p, cmd: cmd, without: c.Without}
 	values.add(reflect.ValueOf(in).Elem())
 	many := strings.HasSuffix(c.Use, "…")
 	least, most := 0, len(values.args)
@@ -92,8 +92,8 @@ type given struct {
 	cmd  *cobra.Command
 	args []argument
 	// flags are looked at in their order before anybody is asked.
-	flags []func() error
-	names []string
+	flags          []func() error
+	names, without []string
 }
 
 type argument struct {
@@ -107,9 +107,11 @@ func (g *given) add(in reflect.Value) {
 		if f.Tag.Get("arg") != "" {
 			g.args = append(g.args, argument{f, at})
 		}
-		if name, letter, _ := strings.Cut(f.Tag.Get("flag"), ","); name != "" {
+		switch name, letter, _ := strings.Cut(f.Tag.Get("flag"), ","); {
+		case slices.Contains(g.without, name):
+		case name != "":
 			g.flag(name, letter, f, at)
-		} else if at.Kind() == reflect.Struct {
+		case at.Kind() == reflect.Struct:
 			g.add(at)
 		}
 	}

@@ -23,9 +23,9 @@ type AccessQuestion struct {
 // AccessAnswer is the body with which an operator answers. One without approve is an error, and no refusal.
 type AccessAnswer struct {
 	Approve *bool  `json:"approve" doc:"true approves, false refuses" example:"false"`
-	Once    bool   `json:"once,omitzero" doc:"of an approval: for one request"`
-	For     string `json:"for,omitempty" doc:"of an approval: for how long, such as 1h or 30d; without for and once it has no end"`
-	Comment string `json:"comment,omitempty" doc:"a comment that the agent is shown"`
+	Once    bool   `json:"once,omitzero" doc:"of an approval: for one request" flag:"once" usage:"for one request"`
+	For     string `json:"for,omitempty" doc:"of an approval: for how long, such as 1h or 30d; without for and once it has no end" flag:"for" usage:"for how long, such as 1h or 30d" is:"span" alone:"once"`
+	Comment string `json:"comment,omitempty" doc:"a comment that the agent is shown" flag:"comment" value:"text" usage:"a text that the agent is shown"`
 }
 
 // AccessRequests is the answer to a listing.
@@ -116,22 +116,36 @@ func ShowAccess() Op[AccessShown, egress.AccessRequest] {
 			}
 			return s.Egress.AccessRequest(ctx, by, in.ID, wait)
 		},
-		View: func(r egress.AccessRequest) []Block {
-			return []Block{{Pairs: [][2]any{{"id", r.ID}, {"agent", cmp.Or(r.AgentName, r.Agent)}, {"tenant", r.Tenant}, {"kind", r.Kind}, {"target", r.Target},
-				{"reason", r.Reason}, {"state", r.State}, {"asked", when(r.CreatedAt)}, {"answered", when(r.AnsweredAt)}, {"by", r.AnsweredBy}, {"answer", r.Answer},
-				{"made", r.Made}}}}
-		}}
+		View: viewAccess}
 }
 
-// AnswerAccess approves or refuses. Its commands are two.
+// viewAccess is a request for people.
+func viewAccess(r egress.AccessRequest) []Block {
+	return []Block{{Pairs: [][2]any{{"id", r.ID}, {"agent", cmp.Or(r.AgentName, r.Agent)}, {"tenant", r.Tenant}, {"kind", r.Kind}, {"target", r.Target},
+		{"reason", r.Reason}, {"state", r.State}, {"asked", when(r.CreatedAt)}, {"answered", when(r.AnsweredAt)}, {"by", r.AnsweredBy}, {"answer", r.Answer},
+		{"made", r.Made}}}}
+}
+
+// AnswerAccess approves or refuses. Its command is the one that approves.
 func AnswerAccess() Op[AccessAnswered, egress.AccessRequest] {
 	return Op[AccessAnswered, egress.AccessRequest]{Method: http.MethodPost, Path: "/v1/access-requests/{id}/answer", ID: "answer-access-request", Summary: "Approve or refuse",
 		Right: identity.AccessAnswer,
+		Command: Command{Use: "approve ID", Short: "Give an agent what it asks for", Example: "  clawjail access approve ID --for 1h --comment 'for the release only'",
+			Long: "Gives an agent what it asks for: for good, or as --once and --for say. The rule, tool, service or permission for an account that this makes can be " +
+				"removed like any other."},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in AccessAnswered) (egress.AccessRequest, error) {
 			a := in.Of
 			if a.Approve == nil {
 				return egress.AccessRequest{}, problem.New(problem.BadRequest, "send approve as true or false", "the answer lacks approve")
 			}
 			return s.Egress.Answer(ctx, by, in.ID, egress.AccessAnswer{Approve: *a.Approve, Once: a.Once, For: a.For, Comment: a.Comment})
+		},
+		View: viewAccess,
+		Warns: func(r egress.AccessRequest) string {
+			if r.Kind != egress.AccessTool || r.State != egress.AccessApproved {
+				return ""
+			}
+			agent := cmp.Or(r.AgentName, r.Agent)
+			return agent + " has a list of tools of its own now, also when this one is over: changes of the tenant's list do not reach it; clawjail agent tools " + agent + " --inherit removes it"
 		}}
 }

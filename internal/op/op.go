@@ -69,6 +69,8 @@ type Command struct {
 	Short, Long, Example string
 	// Nothing is said when no flag is given, where there is nothing to do then.
 	Nothing string
+	// Without are flags that it does not have, of one of several commands.
+	Without []string
 	// Key is whether the answer has a key that is shown once.
 	Key bool
 }
