@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +16,6 @@ import (
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/op"
-	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -187,7 +187,7 @@ func toolRows(shown op.SettingsShown) [][]string {
 func newAgentLimits(p *program) *cobra.Command {
 	var whose settingsFlags
 	var new egress.Settings
-	var mode string
+	var values *given
 	var noMCP, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "limits [NAME]",
@@ -204,21 +204,11 @@ func newAgentLimits(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := checkLimits(cmd, new); err != nil {
-				return err
-			}
-			if mode != "" && mode != string(policy.Enforce) && mode != string(policy.Report) {
-				return usage(cmd, "--mode %q is neither enforce nor report", mode)
-			}
-			if err := exclusive(cmd, mcpFlag, "no-mcp"); err != nil {
+			if err := errors.Join(values.check(nil, ""), exclusive(cmd, mcpFlag, "no-mcp")); err != nil {
 				return err
 			}
 			if noMCP {
 				new.MCP = []string{}
-			}
-			new.Mode = policy.Mode(mode)
-			if new.Browser != "" && new.Browser != egress.BrowserRules && new.Browser != egress.BrowserOpen {
-				return usage(cmd, "--browser %q is neither rules nor open", new.Browser)
 			}
 			c, err := p.client()
 			if err != nil {
@@ -227,15 +217,12 @@ func newAgentLimits(p *program) *cobra.Command {
 			if err := knownServers(cmd, c, who.Tenant, new.MCP); err != nil {
 				return err
 			}
-			changed := noMCP
-			for _, l := range limits() {
-				changed = changed || cmd.Flags().Changed(l.flag)
-			}
-			if changed {
+			said := func(l limit) bool { return cmd.Flags().Changed(l.flag) || l.flag == mcpFlag && noMCP }
+			if slices.ContainsFunc(limits(), said) {
 				err := changeSettings(cmd, c, who, func(s *egress.Settings) error {
 					for _, l := range limits() {
-						if cmd.Flags().Changed(l.flag) || l.flag == mcpFlag && noMCP {
-							l.copy(s, new)
+						if said(l) {
+							l.in(s).Set(l.in(&new))
 						}
 					}
 					return nil
@@ -264,22 +251,12 @@ func newAgentLimits(p *program) *cobra.Command {
 		},
 	}
 	whose.add(p, cmd)
-	f := cmd.Flags()
-	f.IntVar(&new.Rates.Execute, "execute", 0, "requests a minute with POST /v1/execute")
-	f.IntVar(&new.Rates.Proxy, "proxy", 0, "requests and tunnels a minute through the proxy")
-	f.IntVar(&new.Rates.Service, "service", 0, "requests a minute to services")
-	f.IntVar(&new.Rates.LLM, "llm", 0, "requests a minute to models")
-	f.IntVar(&new.Rates.Tunnels, "tunnels", 0, "tunnels at the same time")
-	f.Int64Var(&new.Budget.TokensPerDay, "tokens-per-day", 0, "tokens of models a day")
-	f.Float64Var(&new.Budget.CostPerDay, "cost-per-day", 0, "cost of models a day, in the currency of their prices")
-	f.StringVar(&mode, "mode", "", "enforce, or report: only write down what would be refused; empty leaves it to the wider setting")
-	f.StringVar(&new.Hold, "hold", "", "how long a request that no rule allows waits for an operator, such as 2m; 0s does not")
-	f.StringVar((*string)(&new.Browser), "browser", "", "what the browsers may reach that it opens: rules are its own, open is the public web as well; empty leaves it to the wider setting")
-	p.serversFlag(cmd, &new.MCP)
-	f.BoolVar(&noMCP, "no-mcp", false, "offer the tools of no MCP server, whatever the wider setting says")
-	f.BoolVar(&asJSON, "json", false, "print JSON")
-	complete(cmd, "mode", string(policy.Enforce), string(policy.Report))
-	complete(cmd, "browser", string(egress.BrowserRules), string(egress.BrowserOpen))
+	values = &given{p: p, cmd: cmd}
+	for _, l := range limits() {
+		values.flag(l.flag, "", op.Field{Tag: l.tag}, l.in(&new))
+	}
+	cmd.Flags().BoolVar(&noMCP, "no-mcp", false, "offer the tools of no MCP server, whatever the wider setting says")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
@@ -312,60 +289,43 @@ func knownServers(cmd *cobra.Command, c *client.Client, tenant string, names []s
 	return nil
 }
 
-// limit is one of them: its flag, how it is shown, and how it is copied.
+// limit is one of them: its flag, with the tag of a field of an operation, and its place in settings. One that is zero is left to
+// the wider setting.
 type limit struct {
 	flag string
-	show func(s egress.Settings, none string) string
-	copy func(to *egress.Settings, from egress.Settings)
+	tag  reflect.StructTag
+	of   func(*egress.Settings) any
 }
 
-// limitOf is one that is left to the wider setting while it is zero.
-func limitOf[T comparable](flag string, of func(*egress.Settings) *T) limit {
-	show := func(s egress.Settings, none string) string {
-		v := *of(&s)
-		if v == *new(T) {
-			return none
-		}
-		if f, ok := any(v).(float64); ok {
-			return strconv.FormatFloat(f, 'f', -1, 64)
-		}
+func (l limit) in(s *egress.Settings) reflect.Value { return reflect.ValueOf(l.of(s)).Elem() }
+
+func (l limit) show(s egress.Settings, none string) string {
+	switch v := l.in(&s); {
+	case v.IsZero():
+		return none
+	case v.Kind() == reflect.Slice:
+		return printable(cmp.Or(strings.Join(s.MCP, ","), "none"))
+	case v.Kind() == reflect.Float64:
+		return strconv.FormatFloat(v.Float(), 'f', -1, 64)
+	default:
 		return printable(fmt.Sprint(v))
 	}
-	return limit{flag, show, func(to *egress.Settings, from egress.Settings) { *of(to) = *of(&from) }}
 }
 
 func limits() []limit {
 	return []limit{
-		limitOf("execute", func(s *egress.Settings) *int { return &s.Rates.Execute }),
-		limitOf("proxy", func(s *egress.Settings) *int { return &s.Rates.Proxy }),
-		limitOf("service", func(s *egress.Settings) *int { return &s.Rates.Service }),
-		limitOf("llm", func(s *egress.Settings) *int { return &s.Rates.LLM }),
-		limitOf("tunnels", func(s *egress.Settings) *int { return &s.Rates.Tunnels }),
-		limitOf("tokens-per-day", func(s *egress.Settings) *int64 { return &s.Budget.TokensPerDay }),
-		limitOf("cost-per-day", func(s *egress.Settings) *float64 { return &s.Budget.CostPerDay }),
-		limitOf("mode", func(s *egress.Settings) *policy.Mode { return &s.Mode }),
-		limitOf("browser", func(s *egress.Settings) *egress.BrowserReach { return &s.Browser }),
-		{mcpFlag,
-			func(s egress.Settings, none string) string {
-				if s.MCP == nil {
-					return none
-				}
-				return printable(cmp.Or(strings.Join(s.MCP, ","), "none"))
-			},
-			func(to *egress.Settings, from egress.Settings) { to.MCP = from.MCP }},
-		limitOf("hold", func(s *egress.Settings) *string { return &s.Hold }),
+		{"execute", `usage:"requests a minute with POST /v1/execute" is:"natural"`, func(s *egress.Settings) any { return &s.Rates.Execute }},
+		{"proxy", `usage:"requests and tunnels a minute through the proxy" is:"natural"`, func(s *egress.Settings) any { return &s.Rates.Proxy }},
+		{"service", `usage:"requests a minute to services" is:"natural"`, func(s *egress.Settings) any { return &s.Rates.Service }},
+		{"llm", `usage:"requests a minute to models" is:"natural"`, func(s *egress.Settings) any { return &s.Rates.LLM }},
+		{"tunnels", `usage:"tunnels at the same time" is:"natural"`, func(s *egress.Settings) any { return &s.Rates.Tunnels }},
+		{"tokens-per-day", `usage:"tokens of models a day" is:"natural"`, func(s *egress.Settings) any { return &s.Budget.TokensPerDay }},
+		{"cost-per-day", `usage:"cost of models a day, in the currency of their prices" is:"natural"`, func(s *egress.Settings) any { return &s.Budget.CostPerDay }},
+		{"mode", `usage:"enforce, or report: only write down what would be refused; empty leaves it to the wider setting" enum:"enforce,report" is:"one"`,
+			func(s *egress.Settings) any { return &s.Mode }},
+		{"browser", `usage:"what the browsers may reach that it opens: rules are its own, open is the public web as well; empty leaves it to the wider setting" enum:"rules,open" is:"one"`,
+			func(s *egress.Settings) any { return &s.Browser }},
+		{mcpFlag, `usage:"name of an MCP server whose tools are offered; may be repeated" value:"name" complete:"mcp servers"`, func(s *egress.Settings) any { return &s.MCP }},
+		{"hold", `usage:"how long a request that no rule allows waits for an operator, such as 2m; 0s does not" is:"duration"`, func(s *egress.Settings) any { return &s.Hold }},
 	}
-}
-
-// checkLimits finds out what no limit can be before anything is asked.
-func checkLimits(cmd *cobra.Command, s egress.Settings) error {
-	for flag, n := range map[string]int{"execute": s.Rates.Execute, "proxy": s.Rates.Proxy, "service": s.Rates.Service, "llm": s.Rates.LLM, "tunnels": s.Rates.Tunnels} {
-		if n < 0 {
-			return usage(cmd, "--%s %d: it is at least 0", flag, n)
-		}
-	}
-	if s.Budget.TokensPerDay < 0 || !(s.Budget.CostPerDay >= 0) {
-		return usage(cmd, "a budget is at least 0")
-	}
-	return duration(cmd, "hold", s.Hold)
 }

@@ -145,6 +145,8 @@ func (g *given) flag(name, letter string, f op.Field, at reflect.Value) {
 			}
 			return nil
 		})
+	case *int64:
+		flags.Int64Var(to, name, 0, text)
 	case *float64:
 		flags.Float64Var(to, name, 0, text)
 	case *[]string:
@@ -196,6 +198,14 @@ func (g *given) flag(name, letter string, f op.Field, at reflect.Value) {
 		}
 		flags.StringVar(value, name, "", text)
 		g.flags = append(g.flags, func() error { return g.look(name, f, *value) })
+	}
+	if f.Tag.Get("is") == "natural" {
+		g.flags = append(g.flags, func() error {
+			if at.CanInt() && at.Int() < 0 || at.CanFloat() && !(at.Float() >= 0) {
+				return usage(g.cmd, "--%s %v: it is at least 0", name, at)
+			}
+			return nil
+		})
 	}
 	if need := f.Tag.Get("need"); need != "" {
 		g.flags = append(g.flags, func() error {
@@ -272,6 +282,10 @@ func (g *given) look(name string, f op.Field, text string) error {
 	case "life":
 		if text != op.Never {
 			return duration(g.cmd, name, text)
+		}
+	case "one":
+		if words := strings.Split(f.Tag.Get("enum"), ","); text != "" && !slices.Contains(words, text) {
+			return usage(g.cmd, "--%s %q is neither %s", name, text, strings.Join(words, " nor "))
 		}
 	case "day":
 		if _, err := time.Parse(time.DateOnly, text); text != "" && err != nil {

@@ -12,8 +12,8 @@
 //   - flag, the name of a flag, perhaps with its letter; a flag called tenant has its text and its names from the command line;
 //   - usage, the text of a flag where doc is not for people, and value, the word in it that stands for the value;
 //   - complete, whose names a shell offers, and default, the number of a flag that is not there;
-//   - is, what the command line looks at before anybody is asked: a life, a duration, a span that can be of days, a day, methods, a scope or
-//     a positive number; or absent, of what is true while its flag is not there;
+//   - is, what the command line looks at before anybody is asked: a life, a duration, a span that can be of days, a day, methods, a scope,
+//     a positive or natural number, or one of the enum; or absent, of what is true while its flag is not there;
 //   - need, what is said when a flag is missing, read, when it cannot be read, and alone, the flags that it cannot be with;
 //   - offer, words that a shell offers, where there is no enum.
 package op

@@ -33,7 +33,7 @@ func mistakes(r Row) (out []string) {
 		if word := f.Tag.Get("value"); word != "" && !strings.Contains(f.Tag.Get("usage")+f.Tag.Get("doc"), word) {
 			say("the text of " + f.Name + " has no " + word)
 		}
-		if is := f.Tag.Get("is"); is != "" && !slices.Contains([]string{"life", "duration", "span", "day", "methods", "scope", "positive", "absent"}, is) {
+		if is := f.Tag.Get("is"); is != "" && !slices.Contains([]string{"life", "duration", "span", "day", "methods", "scope", "positive", "natural", "one", "absent"}, is) {
 			say(f.Name + " is " + is)
 		}
 	}
