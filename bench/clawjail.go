@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/instance"
@@ -46,7 +45,7 @@ func (x *box) end() error {
 
 // open opens a session, and gone closes one until nothing of it is left.
 func (x *box) open(ctx context.Context) session.Session {
-	return must(x.api.Open(ctx, api.OpenRequest{}))
+	return must(x.api.Open(ctx, session.OpenRequest{}))
 }
 func (x *box) gone(ctx context.Context, id string) { check(x.api.Close(ctx, id, true)) }
 

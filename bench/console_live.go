@@ -21,11 +21,11 @@ import (
 	"github.com/coder/websocket/wsjson"
 
 	"github.com/clawjail/clawjail/bench/report"
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/cdp"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/console"
+	"github.com/clawjail/clawjail/internal/session"
 )
 
 const (
@@ -277,7 +277,7 @@ func (b *bench) refreshes(ctx context.Context, d *desk) {
 	const ours, opened = "console: refresh to first picture", "console: full browser opened by the API, nobody watches"
 	b.inTurn(min(b.runs, refreshRounds), 0, func(t times) {
 		var id string
-		t.timed(opened, func() { id = must(d.api.Open(ctx, api.OpenRequest{Browser: string(config.BrowserFull)})).ID })
+		t.timed(opened, func() { id = must(d.api.Open(ctx, session.OpenRequest{Browser: string(config.BrowserFull)})).ID })
 		d.gone(ctx, id)
 		var w *watcher
 		t.timed(ours, func() {

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/base/secret"
@@ -62,7 +61,7 @@ func (b *bench) injection(ctx context.Context, size int) {
 		}
 		var s session.Session
 		t.timed("identity: open with 50 cookies, "+how, func() {
-			s = must(x.api.Open(ctx, api.OpenRequest{CredentialMode: session.ModeOperator, Domains: []string{accountDomain}, Grant: grant.ParseToken(issued.Token)}))
+			s = must(x.api.Open(ctx, session.OpenRequest{CredentialMode: session.ModeOperator, Domains: []string{accountDomain}, Grant: grant.ParseToken(issued.Token)}))
 		})
 		t.add("identity: inject 50 cookies, "+how, milliseconds(s.Timing.Inject))
 		if s.Injected != accountCookies {

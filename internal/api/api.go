@@ -59,7 +59,6 @@ import (
 // Sessions opens and uses browsers. *session.Service is one.
 type Sessions interface {
 	op.Sessions
-	Open(ctx context.Context, by identity.Principal, r session.Request) (session.Session, error)
 	// Drive does something with a session's browser.
 	Drive(ctx context.Context, by identity.Principal, id string, op browser.Operation) (any, error)
 	// Devtools says what browser a DevTools client would attach to, and Attach adds one.

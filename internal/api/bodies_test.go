@@ -15,13 +15,14 @@ import (
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
 func TestWhatIsSecretTravelsAndPrintsNowhere(t *testing.T) {
 	for name, request := range map[string]any{
-		"open":   OpenRequest{Grant: grant.ParseToken(canary), TTL: "1m"},
+		"open":   session.OpenRequest{Grant: grant.ParseToken(canary), TTL: "1m"},
 		"secret": SecretRequest{Value: secret.New([]byte(canary)), Agent: "ag_1"},
 		"import": ImportRequest{Cookies: Jar{secret.Own(cookies.Encode(someCookies()))}, AccountRules: op.AccountRules{Scopes: []string{}, MaxSessions: new(2)}},
 	} {

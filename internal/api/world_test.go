@@ -322,7 +322,7 @@ func (s *ownedSessions) permit(ctx context.Context, by identity.Principal, op id
 	return err
 }
 
-func (s *ownedSessions) Open(ctx context.Context, by identity.Principal, r session.Request) (session.Session, error) {
+func (s *ownedSessions) Open(ctx context.Context, by identity.Principal, r session.OpenRequest) (session.Session, error) {
 	op := identity.SessionOpen
 	if r.CredentialMode == session.ModeOperator {
 		op = identity.SessionOpenOperator

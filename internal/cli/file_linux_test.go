@@ -9,9 +9,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/op"
+	"github.com/clawjail/clawjail/internal/session"
 )
 
 // A key is in a file of its own, and a second run does not empty the only copy of it: nobody is asked then.
@@ -39,7 +39,7 @@ func TestAKeyGoesIntoAFileThatIsItsOwnersAloneAndIsNotReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := c.Open(t.Context(), api.OpenRequest{})
+	s, err := c.Open(t.Context(), session.OpenRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

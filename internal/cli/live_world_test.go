@@ -59,7 +59,7 @@ func (s *inMemory) OpenRefresh(ctx context.Context, by identity.Principal, r ses
 	if r.Domain == "localhost" {
 		return session.Session{}, problem.New(problem.BadDomain, "write one such as example.com", "localhost is not a registrable domain")
 	}
-	opened, err := s.Open(ctx, by, session.Request{Tenant: r.Tenant, Label: r.URL})
+	opened, err := s.Open(ctx, by, session.OpenRequest{Tenant: r.Tenant, Label: r.URL})
 	if err != nil {
 		return session.Session{}, err
 	}

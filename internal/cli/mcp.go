@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/egress"
@@ -104,22 +103,12 @@ func (b *mcpBackend) sessions() (*client.Client, error) {
 }
 
 // Open implements mcp.Backend.
-func (b *mcpBackend) Open(ctx context.Context, _ identity.Principal, r session.Request) (session.Session, error) {
+func (b *mcpBackend) Open(ctx context.Context, _ identity.Principal, r session.OpenRequest) (session.Session, error) {
 	c, err := b.sessions()
 	if err != nil {
 		return session.Session{}, err
 	}
-	return c.Open(ctx, openRequest(r))
-}
-
-// openRequest is the body of a request that the tools make.
-func openRequest(r session.Request) api.OpenRequest {
-	o := api.OpenRequest{CredentialMode: r.CredentialMode, Domains: r.Domains, Grant: r.Grant, Origin: r.Origin, Access: r.Access,
-		Record: r.Record, Browser: r.Browser, Label: r.Label}
-	if r.TTL != nil {
-		o.TTL = r.TTL.String()
-	}
-	return o
+	return c.Open(ctx, r)
 }
 
 // Run implements mcp.Tasks.
@@ -128,12 +117,7 @@ func (b *mcpBackend) Run(ctx context.Context, _ identity.Principal, r task.Reque
 	if err != nil {
 		return task.Result{}, err
 	}
-	o := api.TaskRequest{Goal: r.Goal, Agent: r.Agent, Model: r.Model, Dialect: r.Dialect, URL: r.URL, Schema: r.Schema, Pictures: r.Pictures,
-		MaxSteps: r.MaxSteps, MaxTokens: r.MaxTokens, OpenRequest: openRequest(r.Session)}
-	if r.Timeout != 0 {
-		o.Timeout = r.Timeout.String()
-	}
-	return c.RunTask(ctx, o, tell)
+	return c.RunTask(ctx, r, tell)
 }
 
 // Close implements mcp.Backend.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -15,10 +14,7 @@ import (
 )
 
 func newSessionOpen(p *program) *cobra.Command {
-	var request api.OpenRequest
-	var limits api.LimitsRequest
-	var cpu float64
-	var tasks, files int
+	var request session.OpenRequest
 	var asJSON, noBuild bool
 	var token string
 	values := &given{p: p}
@@ -50,32 +46,15 @@ func newSessionOpen(p *program) *cobra.Command {
 				return err
 			}
 			request.Grant = grant.ParseToken(text)
-			flags := cmd.Flags()
-			if flags.Changed("cpu") {
-				limits.CPU = &cpu
-			}
-			if flags.Changed("tasks") {
-				limits.Tasks = &tasks
-			}
-			if flags.Changed("files") {
-				limits.Files = &files
-			}
-			if limits != (api.LimitsRequest{}) {
-				request.Limits = &limits
-			}
 			return p.openSession(cmd, request, args, asJSON, noBuild)
 		},
 	}
 	values.cmd = cmd
 	values.add(reflect.ValueOf(&request).Elem())
-	values.add(reflect.ValueOf(&limits).Elem())
 	f := cmd.Flags()
 	f.StringVar(&token, "grant", "", "`token` of the grant, - for standard input; better put it into $"+grantVariable)
 	p.templateFlag(cmd)
 	noBuildFlag(cmd, &noBuild)
-	f.Float64Var(&cpu, "cpu", 0, "`cores` that it may use, such as 1.5")
-	f.IntVar(&tasks, "tasks", 0, "`number` of its processes and threads")
-	f.IntVar(&files, "files", 0, "`number` of files that one of its processes may open")
 	f.BoolVar(&asJSON, "json", false, "print everything that is known of it")
 	return cmd
 }
@@ -103,7 +82,7 @@ type opened struct {
 	Page *browser.Result `json:"page,omitempty"`
 }
 
-func (p *program) openSession(cmd *cobra.Command, request api.OpenRequest, args []string, asJSON, noBuild bool) error {
+func (p *program) openSession(cmd *cobra.Command, request session.OpenRequest, args []string, asJSON, noBuild bool) error {
 	c, err := p.client()
 	if err != nil {
 		return err

@@ -136,6 +136,8 @@ func (g *given) flag(name, letter string, f op.Field, at reflect.Value) {
 		keep(g, name, to, flags.Bool(name, false, text))
 	case **int:
 		keep(g, name, to, flags.Int(name, 0, text))
+	case **float64:
+		keep(g, name, to, flags.Float64(name, 0, text))
 	case *int:
 		number, _ := strconv.Atoi(f.Tag.Get("default")) // without one, it is 0
 		flags.IntVar(to, name, number, text)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
@@ -19,7 +18,7 @@ import (
 const maxSchemaFile = 1 << 20
 
 func newRunTaskCommand(p *program) *cobra.Command {
-	var request api.TaskRequest
+	var request task.Request
 	var asJSON, noBuild bool
 	var token, schema string
 	var dialect string
@@ -96,7 +95,7 @@ func readSchemaFile(name string) (json.RawMessage, error) {
 	return text, nil
 }
 
-func (p *program) runTask(cmd *cobra.Command, request api.TaskRequest, asJSON, noBuild bool) error {
+func (p *program) runTask(cmd *cobra.Command, request task.Request, asJSON, noBuild bool) error {
 	c, err := p.client()
 	if err != nil {
 		return err

@@ -25,8 +25,8 @@ func (told) Run(_ context.Context, by identity.Principal, r task.Request, tell f
 		return task.Result{}, problem.New(problem.TaskGaveUp, "set another goal", "the model gave up: sold out").With("session", "s_0000000000000001")
 	}
 	asked, err := json.Marshal(map[string]any{"by": by.Actor(), "agent": r.Agent, "model": r.Model, "dialect": r.Dialect, "url": r.URL, "schema": r.Schema, "steps": r.MaxSteps,
-		"tokens": r.MaxTokens, "timeout": r.Timeout.String(), "pictures": r.Pictures, "mode": r.Session.CredentialMode, "domains": r.Session.Domains,
-		"grant": !r.Session.Grant.IsZero(), "tenant": r.Session.Tenant, "record": r.Session.Record})
+		"tokens": r.MaxTokens, "timeout": r.Timeout, "pictures": r.Pictures, "mode": r.CredentialMode, "domains": r.Domains,
+		"grant": !r.Grant.IsZero(), "tenant": r.Tenant, "record": r.Record})
 	if err != nil {
 		return task.Result{}, err
 	}

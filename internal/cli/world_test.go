@@ -243,7 +243,7 @@ type inMemory struct {
 	count int
 }
 
-func (s *inMemory) Open(ctx context.Context, by identity.Principal, r session.Request) (session.Session, error) {
+func (s *inMemory) Open(ctx context.Context, by identity.Principal, r session.OpenRequest) (session.Session, error) {
 	if r.Label == "full" {
 		return session.Session{}, problem.New(problem.TooManySessions, "close one", "64 sessions are open, and more are not allowed")
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/ringlog"
+	"github.com/clawjail/clawjail/internal/session"
+	"github.com/clawjail/clawjail/internal/task"
 )
 
 func TestEveryCallAboutAgentsIsTheRequestThatItShouldBe(t *testing.T) {
@@ -37,7 +39,7 @@ func TestEveryCallAboutAgentsIsTheRequestThatItShouldBe(t *testing.T) {
 			return err
 		},
 		`POST /v1/tasks?progress=true {"goal":"look","max_steps":3,"tenant":"acme"}`: func() error {
-			_, err := c.RunTask(ctx, api.TaskRequest{Goal: "look", MaxSteps: 3, OpenRequest: api.OpenRequest{Tenant: "acme"}}, nil)
+			_, err := c.RunTask(ctx, task.Request{Goal: "look", MaxSteps: 3, OpenRequest: session.OpenRequest{Tenant: "acme"}}, nil)
 			return err
 		},
 		"GET /v1/agents/a%2Fb%3Fc":            func() error { _, err := Call(ctx, c, op.ShowAgent(), op.OneAgent{Name: "a/b?c"}); return err },

@@ -90,9 +90,8 @@ func shows(file string, leaf *x509.Certificate) bool {
 func (c *Client) CloseIdle() { c.http.CloseIdleConnections() }
 
 // Open opens a session.
-func (c *Client) Open(ctx context.Context, r api.OpenRequest) (out session.Session, err error) {
-	err = c.do(ctx, http.MethodPost, "/v1/sessions", nil, r, &out)
-	return out, err
+func (c *Client) Open(ctx context.Context, r session.OpenRequest) (session.Session, error) {
+	return Call(ctx, c, op.OpenSession(), op.SessionOpened{Body: op.With(r)})
 }
 
 // Get returns one session.

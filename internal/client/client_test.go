@@ -28,6 +28,7 @@ import (
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/weblogin"
 )
@@ -260,7 +261,7 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 		"GET /v1/recordings?tenant=acme":    func() error { _, err := Call(ctx, c, op.ListRecordings(), op.OfTenant{Tenant: "acme"}); return err },
 		"GET /v1/sessions/s_1/recording":    func() error { return c.Recording(ctx, io.Discard, "s_1") },
 		`POST /v1/sessions {"credential_mode":"operator","domains":["example.com"],"grant":"v4.public.x"}`: func() error {
-			_, err := c.Open(ctx, api.OpenRequest{CredentialMode: "operator", Domains: []string{"example.com"}, Grant: grant.ParseToken("v4.public.x")})
+			_, err := c.Open(ctx, session.OpenRequest{CredentialMode: "operator", Domains: []string{"example.com"}, Grant: grant.ParseToken("v4.public.x")})
 			return err
 		},
 	} {

@@ -26,7 +26,7 @@ type fakeSessions struct {
 	all       []session.Session
 
 	mu       sync.Mutex
-	opened   []session.Request
+	opened   []session.OpenRequest
 	asked    []string // what was done: "take-over s_1 force"
 	tokens   []session.IssuedToken
 	files    []browser.File
@@ -98,7 +98,7 @@ func (*fakeSessions) Held(asks quota.Holder) []quota.Amount {
 	return []quota.Amount{{Kind: quota.Sessions(), Whole: 20, Held: quota.Held{All: 12, Tenant: 9}}, {Kind: quota.Recordings(), Whole: 10 << 30, Held: quota.Held{All: 5 << 30, Tenant: 1 << 30}}}
 }
 
-func (f *fakeSessions) Open(_ context.Context, by identity.Principal, r session.Request) (session.Session, error) {
+func (f *fakeSessions) Open(_ context.Context, by identity.Principal, r session.OpenRequest) (session.Session, error) {
 	tenant := by.TenantOr(r.Tenant)
 	if err := identity.Can(by, identity.SessionOpen, tenant); err != nil {
 		return session.Session{}, err

@@ -240,7 +240,7 @@ func (c *Console) load(q *request, id, address string) string {
 
 // openWith opens a session, and issues the grant for its accounts when that is wanted. A grant whose session did not open is
 // revoked: nobody has it.
-func (c *Console) openWith(q *request, wanted session.Request, issue bool) (session.Session, error) {
+func (c *Console) openWith(q *request, wanted session.OpenRequest, issue bool) (session.Session, error) {
 	if !issue || wanted.CredentialMode != session.ModeOperator {
 		return c.Sessions.Open(q.ctx(), q.by, wanted)
 	}
@@ -260,12 +260,10 @@ func (c *Console) openWith(q *request, wanted session.Request, issue bool) (sess
 }
 
 // session is what the form says about a new session.
-func (f *form) session() session.Request {
-	out := session.Request{Tenant: f.Get("tenant"), CredentialMode: f.Get("mode"), Record: f.Get("record"), Browser: f.Get("browser"),
-		Label: f.Get("label"), Access: f.Get("access")}
-	if ttl := lifeIn(f, "ttl"); ttl > 0 {
-		out.TTL = &ttl
-	}
+func (f *form) session() session.OpenRequest {
+	out := session.OpenRequest{Tenant: f.Get("tenant"), CredentialMode: f.Get("mode"), Record: f.Get("record"), Browser: f.Get("browser"),
+		Label: f.Get("label"), Access: f.Get("access"), TTL: f.Get("ttl")}
+	lifeIn(f, "ttl") // says beside the field what is wrong with it
 	if out.CredentialMode != session.ModeOperator {
 		return out
 	}

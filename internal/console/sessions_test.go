@@ -99,7 +99,7 @@ func TestSessionIsOpenedByForm(t *testing.T) {
 		t.Fatalf("%d to %q\n%s", p.status, p.location, p.body)
 	}
 	got := w.sessions.opened[0]
-	if got.Browser != "full" || got.Record != "audit" || got.Label != hostile || got.TTL == nil || *got.TTL != 45*time.Minute || !got.Grant.IsZero() {
+	if got.Browser != "full" || got.Record != "audit" || got.Label != hostile || got.TTL != "45m" || !got.Grant.IsZero() {
 		t.Errorf("it asked for %+v", got)
 	}
 	w.follow("acme operator", p).holds(t, http.StatusOK, "The session is open. It took 191 ms.", escaped)

@@ -8,7 +8,6 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -21,35 +20,16 @@ type where struct {
 	Session string `json:"session"`
 }
 
-// opening is what a caller may say about a new session. The grant is read by [grantOf] only.
-type opening struct {
-	CredentialMode string      `json:"credential_mode"`
-	Domains        []string    `json:"domains"`
-	Grant          grant.Token `json:"grant"`
-	Origin         string      `json:"origin"`
-	Access         string      `json:"access"`
-	Record         string      `json:"record"`
-	Browser        string      `json:"browser"`
-	TTL            string      `json:"ttl"`
-	Label          string      `json:"label"`
-}
-
-func (o opening) request() (session.Request, error) {
-	r := session.Request{CredentialMode: o.CredentialMode, Domains: o.Domains, Grant: o.Grant, Origin: o.Origin, Access: o.Access,
-		Record: o.Record, Browser: o.Browser, Label: o.Label}
-	if o.TTL != "" {
-		ttl, err := texts.Duration(o.TTL)
-		if err != nil {
-			return session.Request{}, problem.New(problem.BadRequest, "write a number with s, m, h or d, such as 30m", "ttl is not a duration")
-		}
-		r.TTL = &ttl
+// sayable refuses what tools do not take about a new session: whose it is, and what its jail is made of.
+func sayable(r session.OpenRequest) error {
+	if r.Tenant+r.Template+r.Idle == "" && r.Limits == (session.LimitsRequest{}) {
+		return nil
 	}
-	return r, nil
+	return problem.New(problem.BadRequest, inToolsList, "there is no argument tenant, template, idle or limits here")
 }
 
 // The arguments of the tools. Those of an operation are what the control contract calls them.
 type (
-	openArguments  struct{ opening }
 	closeArguments struct {
 		Session string `json:"session"`
 	}
@@ -87,7 +67,7 @@ type (
 		MaxChars int `json:"maxChars"`
 	}
 	taskArguments struct {
-		opening
+		session.OpenRequest
 		goalArguments
 		Steps       []jsontext.Value `json:"steps"`
 		StopOnError *bool            `json:"stopOnError"`

@@ -31,12 +31,12 @@ type backend struct {
 	mu     sync.Mutex
 	open   []session.Session
 	closed []string
-	asked  []session.Request
+	asked  []session.OpenRequest
 	driven []string // what was driven, as "target tool"
 	by     []identity.Principal
 }
 
-func (b *backend) Open(_ context.Context, by identity.Principal, r session.Request) (session.Session, error) {
+func (b *backend) Open(_ context.Context, by identity.Principal, r session.OpenRequest) (session.Session, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asked, b.by = append(b.asked, r), append(b.by, by)

@@ -45,12 +45,11 @@ func (s *Server) runGoal(ctx context.Context, c *call, a taskArguments) (*sdk.Ca
 	if s.Tasks == nil {
 		return nil, problem.New(problem.Unsupported, "give steps", "tasks with a goal are not available here")
 	}
-	opening, err := a.opening.request()
-	if err != nil {
-		return nil, err
-	}
 	r := task.Request{Goal: a.Goal, Agent: a.Agent, Model: a.Model, Dialect: a.Dialect, URL: a.URL, Schema: a.Schema, Pictures: a.Pictures,
-		MaxSteps: a.MaxSteps, MaxTokens: a.MaxTokens, Timeout: time.Duration(a.TimeoutMS) * time.Millisecond, Session: opening}
+		MaxSteps: a.MaxSteps, MaxTokens: a.MaxTokens, OpenRequest: a.OpenRequest}
+	if a.TimeoutMS != 0 {
+		r.Timeout = (time.Duration(a.TimeoutMS) * time.Millisecond).String()
+	}
 	var lines []string
 	out, err := s.Tasks.Run(ctx, c.by, r, func(step task.Step) {
 		c.progress(ctx, float64(step.Number), float64(step.Most), line(step.Do, 200))

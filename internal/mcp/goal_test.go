@@ -53,8 +53,8 @@ answer: {"price":4.2}`
 	if answer, err := json.Marshal(out.StructuredContent); err != nil || !strings.Contains(string(answer), `"answer":{"price":4.2}`) {
 		t.Errorf("%s, %v", answer, err)
 	}
-	if fmt.Sprint(got.Goal, got.URL, got.Model, got.Dialect, got.Pictures, got.MaxSteps, got.MaxTokens, got.Timeout, got.Session.Record, got.Agent) !=
-		"price of teahttps://site.test/mopenai-chattrue 3 5000 9saudita" {
+	if fmt.Sprint(got.Goal, got.URL, got.Model, got.Dialect, got.Pictures, got.MaxSteps, got.MaxTokens, got.Timeout, got.Record, got.Agent) !=
+		"price of teahttps://site.test/mopenai-chattrue 3 50009saudita" {
 		t.Errorf("%+v", got)
 	}
 	for _, want := range []string{"0/3 open a session", "1/3 click link \"Tea\" error internal: no"} {

@@ -12,24 +12,19 @@ import (
 )
 
 func (s *Server) openSession(ctx context.Context, c *call) (*sdk.CallToolResult, error) {
-	a, err := arguments[openArguments](c.raw)
+	r, err := arguments[session.OpenRequest](c.raw)
+	if err == nil {
+		err = sayable(r)
+	}
 	if err != nil {
 		return nil, err
 	}
-	opened, err := s.openOne(ctx, c, a.opening)
+	opened, err := s.Backend.Open(ctx, c.by, r)
 	if err != nil {
 		return nil, err
 	}
 	c.talk.opened(opened.ID)
 	return answer(sessionText(opened)), nil
-}
-
-func (s *Server) openOne(ctx context.Context, c *call, o opening) (session.Session, error) {
-	r, err := o.request()
-	if err != nil {
-		return session.Session{}, err
-	}
-	return s.Backend.Open(ctx, c.by, r)
 }
 
 // sessionText says in a line what was opened.

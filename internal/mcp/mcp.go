@@ -46,7 +46,7 @@ type Target struct {
 
 // Backend does what the tools ask for. Its errors are problems with a code.
 type Backend interface {
-	Open(ctx context.Context, by identity.Principal, r session.Request) (session.Session, error)
+	Open(ctx context.Context, by identity.Principal, r session.OpenRequest) (session.Session, error)
 	Close(ctx context.Context, by identity.Principal, id string) (session.Session, error)
 	// List returns the open sessions that the principal may see.
 	List(ctx context.Context, by identity.Principal) ([]session.Session, error)

@@ -45,6 +45,9 @@ type prepared struct {
 // opened.
 func (s *Server) runTask(ctx context.Context, c *call) (out *sdk.CallToolResult, err error) {
 	a, err := arguments[taskArguments](c.raw)
+	if err == nil {
+		err = sayable(a.OpenRequest)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +75,7 @@ func (s *Server) runTask(ctx context.Context, c *call) (out *sdk.CallToolResult,
 	whole := ctx
 	ctx, cancel := context.WithTimeout(whole, limit)
 	defer cancel()
-	opened, err := s.openOne(ctx, c, a.opening)
+	opened, err := s.Backend.Open(ctx, c.by, a.OpenRequest)
 	if err != nil {
 		return nil, err
 	}

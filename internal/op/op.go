@@ -126,6 +126,7 @@ type Jails interface {
 
 // Sessions are those of browsers. *session.Service is one.
 type Sessions interface {
+	Open(ctx context.Context, by identity.Principal, r session.OpenRequest) (session.Session, error)
 	List(ctx context.Context, by identity.Principal, tenant string, all bool) ([]session.Session, error)
 	Get(ctx context.Context, by identity.Principal, id string) (session.Session, error)
 	Close(ctx context.Context, by identity.Principal, id string) (session.Session, error)
@@ -270,7 +271,7 @@ func All() []Row {
 		AllowAccount().Row(), ListPermissions().Row(), DisallowAccount().Row(),
 		ListAgents().Row(), ShowAgent().Row(), CreateAgent().Row(), RemoveAgent().Row(), RestartAgent().Row(), RevokeAgent().Row(), RestoreAgent().Row(),
 		ListTokens().Row(), RotateToken().Row(), RevokeToken().Row(), ListSessionTokens().Row(), RevokeSessionToken().Row(),
-		ListSessions().Row(), ShowSession().Row(), CloseSession().Row(), TakeOver().Row(), HandBack().Row(),
+		OpenSession().Row(), ListSessions().Row(), ShowSession().Row(), CloseSession().Row(), TakeOver().Row(), HandBack().Row(),
 		ListRecordings().Row(), RemoveRecording().Row(),
 		ListMCPServers().Row(), PutMCPServer().Row(), TestMCPServer().Row(), RemoveMCPServer().Row(),
 		ListAudit().Row(), VerifyAudit().Row(),

@@ -30,6 +30,9 @@ type HandBackRequest struct {
 }
 
 type (
+	// SessionOpened is a session to be opened.
+	SessionOpened struct{ Body[session.OpenRequest] }
+
 	// SessionsListed says which sessions are listed.
 	SessionsListed struct {
 		OfTenant
@@ -54,6 +57,18 @@ type (
 		Body[HandBackRequest]
 	}
 )
+
+// OpenSession opens a session. Its command loads a page in it, too.
+func OpenSession() Op[SessionOpened, session.Session] {
+	return Op[SessionOpened, session.Session]{Method: http.MethodPost, Path: "/v1/sessions", ID: "open-session", Summary: "Open a session", Right: identity.SessionOpen,
+		Status: http.StatusCreated,
+		Call: func(ctx context.Context, s Backend, by identity.Principal, in SessionOpened) (out session.Session, err error) {
+			if err := CheckTenant(in.Of.Tenant); err != nil {
+				return out, err
+			}
+			return s.Sessions.Open(ctx, by, in.Of)
+		}}
+}
 
 // ListSessions lists sessions, oldest first.
 func ListSessions() Op[SessionsListed, SessionList] {

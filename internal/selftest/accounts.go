@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/config"
@@ -47,7 +46,7 @@ func (r *run) accounts(ctx context.Context, c *client.Client) error {
 }
 
 // with opens a session, uses it, and closes it whatever happens. It returns how long closing took.
-func with(ctx context.Context, c *client.Client, o api.OpenRequest, use func(session.Session) error) (_ time.Duration, err error) {
+func with(ctx context.Context, c *client.Client, o session.OpenRequest, use func(session.Session) error) (_ time.Duration, err error) {
 	s, err := c.Open(ctx, o)
 	if err != nil {
 		return 0, fmt.Errorf("open: %w", err)
@@ -62,7 +61,7 @@ func with(ctx context.Context, c *client.Client, o api.OpenRequest, use func(ses
 
 // logIn visits the site, which sets cookies of every kind, and keeps them.
 func (r *run) logIn(ctx context.Context, c *client.Client, build, user string) error {
-	_, err := with(ctx, c, api.OpenRequest{Browser: build, TTL: "5m"}, func(s session.Session) error {
+	_, err := with(ctx, c, session.OpenRequest{Browser: build, TTL: "5m"}, func(s session.Session) error {
 		page, err := c.Navigate(ctx, s.ID, browser.Navigate{URL: r.site.URL("/welcome?user=" + user), TimeoutMS: pageLimitMS})
 		if err != nil {
 			return err
@@ -84,7 +83,7 @@ func (r *run) logIn(ctx context.Context, c *client.Client, build, user string) e
 
 // stranger looks whether a browser without accounts is one to the site: nothing of a login may be in the template.
 func (r *run) stranger(ctx context.Context, c *client.Client, build string) error {
-	_, err := with(ctx, c, api.OpenRequest{Browser: build, TTL: "5m"}, func(s session.Session) error {
+	_, err := with(ctx, c, session.OpenRequest{Browser: build, TTL: "5m"}, func(s session.Session) error {
 		page, err := c.Navigate(ctx, s.ID, browser.Navigate{URL: r.site.URL("/account"), TimeoutMS: pageLimitMS})
 		if err == nil && page.Title != website.TitleLogin {
 			err = fmt.Errorf("the site knows a browser without accounts: %q", page.Title)
@@ -100,7 +99,7 @@ func (r *run) known(ctx context.Context, c *client.Client, build, user string, c
 	if err != nil {
 		return fmt.Errorf("issue a grant: %w", err)
 	}
-	request := api.OpenRequest{Browser: build, TTL: "5m", CredentialMode: session.ModeOperator, Domains: []string{website.Domain}, Grant: grant.ParseToken(issued.Token)}
+	request := session.OpenRequest{Browser: build, TTL: "5m", CredentialMode: session.ModeOperator, Domains: []string{website.Domain}, Grant: grant.ParseToken(issued.Token)}
 	_, err = with(ctx, c, request, func(s session.Session) error {
 		if s.Injected != website.Cookies() {
 			return fmt.Errorf("%d cookies were injected, not %d", s.Injected, website.Cookies())

@@ -10,12 +10,12 @@ import (
 	"path/filepath"
 	"sync/atomic"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/selftest/website"
+	"github.com/clawjail/clawjail/internal/session"
 )
 
 // Demo is the main job once, told step by step: a jailed browser loads a page through the only way out, is refused
@@ -62,7 +62,7 @@ func Demo(ctx context.Context, o Options, address, file string) error {
 
 // tour is what happens between the start and the end of the instance.
 func tour(ctx context.Context, c *client.Client, address, file string, say func(string)) (err error) {
-	s, err := c.Open(ctx, api.OpenRequest{})
+	s, err := c.Open(ctx, session.OpenRequest{})
 	if err != nil {
 		return err
 	}

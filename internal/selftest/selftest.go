@@ -18,7 +18,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/base/pace"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
@@ -28,6 +27,7 @@ import (
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/selftest/website"
+	"github.com/clawjail/clawjail/internal/session"
 )
 
 // Options of a run.
@@ -211,7 +211,7 @@ func (r *run) cycles(ctx context.Context, inst *instance.Instance) error {
 // cycle opens a session, loads the page, looks at it and closes.
 func (r *run) cycle(ctx context.Context, c *client.Client, build string, counted bool) (err error) {
 	began := r.Now()
-	s, err := c.Open(ctx, api.OpenRequest{Browser: build, TTL: "5m"})
+	s, err := c.Open(ctx, session.OpenRequest{Browser: build, TTL: "5m"})
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
@@ -281,7 +281,7 @@ func (r *run) orphan(ctx context.Context, inst *instance.Instance) error {
 		return err
 	}
 	defer c.CloseIdle()
-	if _, err := c.Open(ctx, api.OpenRequest{}); err != nil {
+	if _, err := c.Open(ctx, session.OpenRequest{}); err != nil {
 		return fmt.Errorf("open a session to orphan: %w", err)
 	}
 	if err := inst.Kill(); err != nil {

@@ -269,11 +269,11 @@ func (a *accounts) stateOf(t testing.TB, id string) string {
 }
 
 // wanting is the request of an operator session.
-func wanting(token grant.Token, domains ...string) Request {
+func wanting(token grant.Token, domains ...string) OpenRequest {
 	if len(domains) == 0 {
 		domains = []string{"example.com"}
 	}
-	return Request{CredentialMode: ModeOperator, Grant: token, Domains: domains}
+	return OpenRequest{CredentialMode: ModeOperator, Grant: token, Domains: domains}
 }
 
 // mustOpenOperator opens an operator session on example.com with a new grant.
@@ -302,7 +302,7 @@ func (a *accounts) mustClose(t testing.TB, id string) Session {
 
 // refused opens a session, which must not work, and requires that nothing of it is left: no jail, and no lease on an
 // account for one session. The error names no value.
-func (a *accounts) refused(t testing.TB, by identity.Principal, r Request, code string) error {
+func (a *accounts) refused(t testing.TB, by identity.Principal, r OpenRequest, code string) error {
 	t.Helper()
 	before, _ := a.left()
 	_, err := a.s.Open(t.Context(), by, r)

@@ -30,7 +30,7 @@ func attach(t *testing.T, s *Service, id string) Devtools {
 
 func TestADevtoolsClientIsGuardedCountedAndOnRecord(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, Request{})
+		out := mustOpen(t, s, OpenRequest{})
 		b := w.all()[jail.Name(out.Jail)].browser
 		client := attach(t, s, out.ID)
 		if len(b.guards) != 1 || b.guards[0].Mode != guard.Clean {
@@ -58,7 +58,7 @@ func TestADevtoolsClientIsGuardedCountedAndOnRecord(t *testing.T) {
 
 func TestSessionsWithToolsHaveNoDevtoolsAndRunNoScript(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, Request{Access: "tools"})
+		out := mustOpen(t, s, OpenRequest{Access: "tools"})
 		_, err := s.Attach(t.Context(), admin, out.ID)
 		wantCode(t, err, problem.Forbidden)
 		_, err = s.IssueToken(t.Context(), admin, out.ID, identity.ScopeCDP, 0)
@@ -66,7 +66,7 @@ func TestSessionsWithToolsHaveNoDevtoolsAndRunNoScript(t *testing.T) {
 		_, err = s.Drive(t.Context(), admin, out.ID, visiting{"about:blank", time.Second, browser.Evaluates})
 		wantCode(t, err, problem.ActEvaluateDisabled)
 		// With cdp all three are possible.
-		out = mustOpen(t, s, Request{Access: "cdp"})
+		out = mustOpen(t, s, OpenRequest{Access: "cdp"})
 		if err := attach(t, s, out.ID).Close(); err != nil {
 			t.Error(err)
 		}
@@ -78,7 +78,7 @@ func TestSessionsWithToolsHaveNoDevtoolsAndRunNoScript(t *testing.T) {
 
 func TestTheNumberOfDevtoolsClientsIsBounded(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
-		out := mustOpen(t, s, Request{})
+		out := mustOpen(t, s, OpenRequest{})
 		var all []Devtools
 		for range maxAttached {
 			all = append(all, attach(t, s, out.ID))
@@ -103,7 +103,7 @@ func TestMessagesOfOneTenantLeaveRoomForThoseOfOthers(t *testing.T) {
 		w.tenants = 2
 		const step = 1 << 20
 		fill := func(tenant string, spare int64) (taken int64) {
-			out := mustOpen(t, s, Request{Tenant: tenant})
+			out := mustOpen(t, s, OpenRequest{Tenant: tenant})
 			room := w.all()[jail.Name(out.Jail)].browser.room
 			for room.Take(step, spare) {
 				taken += step
@@ -140,7 +140,7 @@ func TestMessagesOfOneTenantLeaveRoomForThoseOfOthers(t *testing.T) {
 
 func TestATokenIsGoodForItsSessionItsScopeAndItsTime(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
-		out, other := mustOpen(t, s, Request{}), mustOpen(t, s, Request{})
+		out, other := mustOpen(t, s, OpenRequest{}), mustOpen(t, s, OpenRequest{})
 		redeem := func(scope Scope) identity.Principal {
 			t.Helper()
 			made, err := s.IssueToken(t.Context(), admin, out.ID, scope, time.Minute)
@@ -175,7 +175,7 @@ func TestATokenIsGoodForItsSessionItsScopeAndItsTime(t *testing.T) {
 			wantCode(t, err, test.want)
 		}
 		for _, by := range []identity.Principal{view, control, cdp} {
-			_, err := s.Open(t.Context(), by, Request{})
+			_, err := s.Open(t.Context(), by, OpenRequest{})
 			wantCode(t, err, problem.Forbidden)
 			_, err = s.Close(t.Context(), by, out.ID)
 			wantCode(t, err, problem.Forbidden)
@@ -205,7 +205,7 @@ func TestATokenIsGoodForItsSessionItsScopeAndItsTime(t *testing.T) {
 
 func TestTokensThatAreNotGoodAreRefused(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
-		out := mustOpen(t, s, Request{})
+		out := mustOpen(t, s, OpenRequest{})
 		for _, life := range []time.Duration{-time.Second, time.Millisecond, MaxTokenLife + 1} {
 			_, err := s.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, life)
 			wantCode(t, err, problem.BadLimit)
@@ -251,7 +251,7 @@ func TestTokensThatAreNotGoodAreRefused(t *testing.T) {
 
 func TestTheNumberOfTokensIsBoundedByThoseThatAreGood(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
-		out := mustOpen(t, s, Request{Idle: ptr(time.Hour), TTL: ptr(time.Hour)})
+		out := mustOpen(t, s, OpenRequest{Idle: "1h", TTL: "1h"})
 		for range maxTokens {
 			if _, err := s.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Minute); err != nil {
 				t.Fatal(err)
@@ -269,11 +269,9 @@ func TestTheNumberOfTokensIsBoundedByThoseThatAreGood(t *testing.T) {
 	})
 }
 
-func ptr[T any](v T) *T { return &v }
-
 func TestARecordingForAuditHasEveryStep(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
-		out := mustOpen(t, s, Request{Record: RecordAudit})
+		out := mustOpen(t, s, OpenRequest{Record: RecordAudit})
 		if _, err := visit(s, t.Context(), admin, out.ID, "https://example.com/", 0); err != nil {
 			t.Fatal(err)
 		}
@@ -404,7 +402,7 @@ func TestAClientIsToldWhatEndedItsSession(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-				out := mustOpen(t, s, Request{TTL: ptr(2 * time.Minute), Idle: ptr(time.Minute)})
+				out := mustOpen(t, s, OpenRequest{TTL: "2m", Idle: "1m"})
 				client, err := s.Attach(t.Context(), admin, out.ID)
 				if err != nil {
 					t.Fatal(err)

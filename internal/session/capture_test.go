@@ -29,7 +29,7 @@ func TestCaptureGivesWhatWasAskedForAndWipesIt(t *testing.T) {
 	withAccounts(t, nil, func(t *testing.T, a *accounts) {
 		a.prepare = loggedIn
 		by := operatorOf(store.DefaultTenant, "o1")
-		out, err := a.s.Open(t.Context(), by, Request{})
+		out, err := a.s.Open(t.Context(), by, OpenRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,7 +129,7 @@ func TestSessionThatAnAgentTouchedIsNotCapturedFrom(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			withAccounts(t, func(o *Options) { o.Authority = lenient{o.Authority.(rights)} }, func(t *testing.T, a *accounts) {
 				a.prepare = loggedIn
-				out, err := a.s.Open(t.Context(), test.opener, Request{})
+				out, err := a.s.Open(t.Context(), test.opener, OpenRequest{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -154,7 +154,7 @@ func TestSessionThatAnAgentTouchedIsNotCapturedFrom(t *testing.T) {
 func TestAgentCapturesNothing(t *testing.T) {
 	withAccounts(t, nil, func(t *testing.T, a *accounts) {
 		agent := agentIn(store.DefaultTenant, "a1")
-		out, err := a.s.Open(t.Context(), agent, Request{})
+		out, err := a.s.Open(t.Context(), agent, OpenRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +204,7 @@ func TestSessionOfSomebodyElseIsToldFromNoneByNothing(t *testing.T) {
 		},
 	}
 	withAccounts(t, nil, func(t *testing.T, a *accounts) {
-		out, err := a.s.Open(t.Context(), owner, Request{})
+		out, err := a.s.Open(t.Context(), owner, OpenRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -239,7 +239,7 @@ func TestSessionOfSomebodyElseIsToldFromNoneByNothing(t *testing.T) {
 			if by.Tenant != store.DefaultTenant {
 				_, err := a.s.List(t.Context(), by, store.DefaultTenant, true)
 				wantCode(t, err, problem.NotFound)
-				_, err = a.s.Open(t.Context(), by, Request{Tenant: store.DefaultTenant})
+				_, err = a.s.Open(t.Context(), by, OpenRequest{Tenant: store.DefaultTenant})
 				wantCode(t, err, problem.NotFound)
 			}
 		}
@@ -261,7 +261,7 @@ func TestGrantForOneSessionIsForWhoeverHasOpenedIt(t *testing.T) {
 		a.set(t, other, "example.com", 1)
 		owner, stranger := agentIn(store.DefaultTenant, "a1"), agentIn(store.DefaultTenant, "a2")
 		open := func(by identity.Principal, tenant string) Session {
-			out, err := a.s.Open(t.Context(), by, Request{Tenant: tenant})
+			out, err := a.s.Open(t.Context(), by, OpenRequest{Tenant: tenant})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -269,7 +269,7 @@ func TestGrantForOneSessionIsForWhoeverHasOpenedIt(t *testing.T) {
 		}
 		origin, second, theirs := open(owner, ""), open(owner, ""), open(stranger, "")
 		token, id := a.issue(t, func(r *grant.Request) { r.Origin = origin.ID })
-		asking := func(from string) Request {
+		asking := func(from string) OpenRequest {
 			r := wanting(token)
 			r.Origin = from
 			return r
@@ -314,7 +314,7 @@ func TestGrantForOneSessionIsForWhoeverHasOpenedIt(t *testing.T) {
 func TestOriginIsOfTheTenantOfTheSession(t *testing.T) {
 	withAccounts(t, nil, func(t *testing.T, a *accounts) {
 		a.set(t, store.DefaultTenant, "example.com", 1)
-		there, err := a.s.Open(t.Context(), admin, Request{Tenant: other})
+		there, err := a.s.Open(t.Context(), admin, OpenRequest{Tenant: other})
 		if err != nil {
 			t.Fatal(err)
 		}

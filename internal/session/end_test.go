@@ -15,8 +15,7 @@ import (
 
 func TestSessionEndsWhenItsTimeIsUpHoweverBusyItIs(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		ttl := 20 * time.Minute
-		out := mustOpen(t, s, Request{TTL: &ttl})
+		out := mustOpen(t, s, OpenRequest{TTL: "20m"})
 		for range 19 {
 			time.Sleep(time.Minute)
 			if _, err := visit(s, t.Context(), admin, out.ID, "about:blank", 0); err != nil {
@@ -45,7 +44,7 @@ func TestTimeThatAMachineSleepsCounts(t *testing.T) {
 	var slept atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(slept.Load())) }
 	inBubble(t, func(o *Options) { o.Now = now }, func(t *testing.T, _ *world, s *Service) {
-		out := mustOpen(t, s, Request{})
+		out := mustOpen(t, s, OpenRequest{})
 		link, err := s.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Hour)
 		if err != nil {
 			t.Fatal(err)
@@ -102,7 +101,7 @@ func TestSessionThatNobodyUsesIsClosed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-				out := mustOpen(t, s, Request{})
+				out := mustOpen(t, s, OpenRequest{})
 				time.Sleep(s.Sessions.Idle - time.Second)
 				test.use(t, w, s, out.ID)
 				time.Sleep(time.Second)
@@ -126,8 +125,7 @@ func TestSessionThatNobodyUsesIsClosed(t *testing.T) {
 
 func TestRequestInFlightIsUse(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		idle := 10 * time.Second
-		out := mustOpen(t, s, Request{Idle: &idle})
+		out := mustOpen(t, s, OpenRequest{Idle: "10s"})
 		go func() {
 			time.Sleep(time.Minute)
 			w.all()[jail.Name(out.Jail)].browser.navigate <- nil
@@ -135,7 +133,7 @@ func TestRequestInFlightIsUse(t *testing.T) {
 		if _, err := visit(s, t.Context(), admin, out.ID, "slow", 2*time.Minute); err != nil {
 			t.Fatalf("it was cut off: %v", err)
 		}
-		time.Sleep(idle)
+		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if got := mustGet(t, s, out.ID); got.Ended == nil || got.Ended.Cause != CauseIdle {
 			t.Errorf("it is %s afterwards", got.State)
@@ -158,7 +156,7 @@ func TestBrowserThatEndsEndsItsSession(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
 				w.stderr = "first\nlast\n"
-				out := mustOpen(t, s, Request{})
+				out := mustOpen(t, s, OpenRequest{})
 				answer := make(chan error)
 				go func() {
 					_, err := visit(s, t.Context(), admin, out.ID, "slow", 0)
@@ -185,7 +183,7 @@ func TestBrowserThatEndsEndsItsSession(t *testing.T) {
 func TestASessionThatWasClosedSaysWhichLimitsItHit(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
 		w.stderr, w.hit = "first\nlast\n", []jail.LimitName{jail.LimitTasks}
-		out := mustOpen(t, s, Request{})
+		out := mustOpen(t, s, OpenRequest{})
 		synctest.Wait()
 		if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
 			t.Fatal(err)
@@ -201,7 +199,7 @@ func TestASessionThatWasClosedSaysWhichLimitsItHit(t *testing.T) {
 
 func TestCloseReturnsBeforeTheJailIsRemoved(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, Request{})
+		out := mustOpen(t, s, OpenRequest{})
 		release := w.holding("destroy")
 		b := w.all()[jail.Name(out.Jail)].browser
 		got, err := s.Close(t.Context(), admin, out.ID)
@@ -249,7 +247,7 @@ func TestCloseReturnsBeforeTheJailIsRemoved(t *testing.T) {
 
 func TestWaitingForTheEndEndsWithItsContext(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
-		out := mustOpen(t, s, Request{})
+		out := mustOpen(t, s, OpenRequest{})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := s.WaitGone(ctx, admin, out.ID)
@@ -262,7 +260,7 @@ func TestSessionCanBeClosedWhileItOpens(t *testing.T) {
 		defer w.holding("connect")()
 		answer := make(chan error)
 		go func() {
-			_, err := s.Open(t.Context(), admin, Request{})
+			_, err := s.Open(t.Context(), admin, OpenRequest{})
 			answer <- err
 		}()
 		synctest.Wait()
@@ -285,7 +283,7 @@ func TestSessionCanBeClosedWhileItOpens(t *testing.T) {
 
 func TestEndedSessionsAreForgottenLater(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
-		out := mustOpen(t, s, Request{})
+		out := mustOpen(t, s, OpenRequest{})
 		if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
 			t.Fatal(err)
 		}
@@ -296,13 +294,13 @@ func TestEndedSessionsAreForgottenLater(t *testing.T) {
 		_, err := s.Get(t.Context(), admin, out.ID)
 		wantCode(t, err, problem.NotFound)
 
-		other := mustOpen(t, s, Request{Tenant: "beta"})
+		other := mustOpen(t, s, OpenRequest{Tenant: "beta"})
 		if _, err := s.Close(t.Context(), admin, other.ID); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		for range endedMost + 5 {
-			last := mustOpen(t, s, Request{})
+			last := mustOpen(t, s, OpenRequest{})
 			if _, err := s.Close(t.Context(), admin, last.ID); err != nil {
 				t.Fatal(err)
 			}
@@ -317,9 +315,9 @@ func TestEndedSessionsAreForgottenLater(t *testing.T) {
 
 func TestDrainingOpensNoNewSessions(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
-		open := mustOpen(t, s, Request{})
+		open := mustOpen(t, s, OpenRequest{})
 		s.Drain(true)
-		_, err := s.Open(t.Context(), admin, Request{})
+		_, err := s.Open(t.Context(), admin, OpenRequest{})
 		wantCode(t, err, problem.NodeDraining)
 		_, err = s.OpenRefresh(t.Context(), admin, RefreshRequest{Domain: "example.com"})
 		wantCode(t, err, problem.NodeDraining)
@@ -331,7 +329,7 @@ func TestDrainingOpensNoNewSessions(t *testing.T) {
 		if err := s.Ready(); err != nil {
 			t.Error(err)
 		}
-		mustOpen(t, s, Request{})
+		mustOpen(t, s, OpenRequest{})
 	})
 }
 
@@ -343,12 +341,12 @@ func TestShutdownEndsEverything(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		ready := mustOpen(t, s, Request{})
+		ready := mustOpen(t, s, OpenRequest{})
 		synctest.Wait()
 		release := w.holding("connect")
 		answer := make(chan error)
 		go func() {
-			_, err := s.Open(t.Context(), admin, Request{Browser: "full"})
+			_, err := s.Open(t.Context(), admin, OpenRequest{Browser: "full"})
 			answer <- err
 		}()
 		synctest.Wait()
@@ -360,7 +358,7 @@ func TestShutdownEndsEverything(t *testing.T) {
 		if got := mustGet(t, s, ready.ID); got.Ended.Cause != CauseShutdown {
 			t.Errorf("it ended as %+v", got.Ended)
 		}
-		_, err = s.Open(t.Context(), admin, Request{})
+		_, err = s.Open(t.Context(), admin, OpenRequest{})
 		wantCode(t, err, problem.ShuttingDown)
 		release()
 	})
@@ -373,7 +371,7 @@ func TestShutdownDoesNotWaitForEver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		mustOpen(t, s, Request{})
+		mustOpen(t, s, OpenRequest{})
 		release := w.holding("destroy")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -390,7 +388,7 @@ func TestShutdownDoesNotWaitForEver(t *testing.T) {
 
 func TestJailIsDestroyedWhenTheHostDaemonComesBack(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, Request{})
+		out := mustOpen(t, s, OpenRequest{})
 		w.failing("destroy", problem.New(problem.HostdUnreachable, "", "it is away"))
 		if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
 			t.Fatal(err)
@@ -410,7 +408,7 @@ func TestJailIsDestroyedWhenTheHostDaemonComesBack(t *testing.T) {
 
 func TestTeardownThatFailsIsTold(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, Request{})
+		out := mustOpen(t, s, OpenRequest{})
 		w.failing("destroy", problem.New(problem.JailBusy, "", "busy"))
 		if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
 			t.Fatal(err)

@@ -657,7 +657,7 @@ func inBubble(t *testing.T, change func(*Options), test func(t *testing.T, w *wo
 	})
 }
 
-func mustOpen(t *testing.T, s *Service, r Request) Session {
+func mustOpen(t *testing.T, s *Service, r OpenRequest) Session {
 	t.Helper()
 	out, err := s.Open(t.Context(), admin, r)
 	if err != nil {

@@ -248,7 +248,7 @@ func TestAccountIsFreeWhenTheTimeOfItsSessionIsLongOver(t *testing.T) {
 
 func TestCleanSessionAsksForNoAccount(t *testing.T) {
 	withAccounts(t, nil, func(t *testing.T, a *accounts) {
-		out, err := a.s.Open(t.Context(), admin, Request{})
+		out, err := a.s.Open(t.Context(), admin, OpenRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -265,7 +265,7 @@ func TestWhatCannotBeRecordedIsNotDone(t *testing.T) {
 		for _, record := range []string{"record session.open", "record session.open_operator", "record session.inject", "record session.use", "record session.look", "record session.attach", "record session.token"} {
 			a.failing(record, problem.New(problem.AuditUnavailable, "", "the audit log cannot be written"))
 		}
-		a.refused(t, admin, Request{}, problem.AuditUnavailable)
+		a.refused(t, admin, OpenRequest{}, problem.AuditUnavailable)
 		token, id := a.issue(t)
 		a.refused(t, admin, wanting(token), problem.AuditUnavailable)
 		if a.count("create") != 0 || a.count("lease") != 0 || a.stateOf(t, id) != "active" {
@@ -288,7 +288,7 @@ func TestWhatCannotBeRecordedIsNotDone(t *testing.T) {
 		_, err = a.s.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, 0)
 		wantCode(t, err, problem.AuditUnavailable)
 		a.failing("record session.open", nil)
-		clean, err := a.s.Open(t.Context(), admin, Request{})
+		clean, err := a.s.Open(t.Context(), admin, OpenRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -38,7 +38,7 @@ func next(t *testing.T, l *Live) Sight {
 
 func TestAViewerSeesFramesAndWhoIsInControl(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := openOf(t, s, worker, Request{})
+		out := openOf(t, s, worker, OpenRequest{})
 		b := w.all()[jail.Name(out.Jail)].browser
 		l := watch(t, s, ben, out.ID)
 		if sight := next(t, l); !sight.Changed || sight.Control != nil || sight.Mine {
@@ -78,7 +78,7 @@ func TestAViewerSeesFramesAndWhoIsInControl(t *testing.T) {
 
 func TestAgentsAndStrangersDoNotWatch(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := openOf(t, s, worker, Request{})
+		out := openOf(t, s, worker, OpenRequest{})
 		_, err := s.Watch(t.Context(), worker, out.ID)
 		wantCode(t, err, problem.Forbidden)
 		_, err = s.TakeOver(t.Context(), worker, out.ID, true)
@@ -96,7 +96,7 @@ func TestAgentsAndStrangersDoNotWatch(t *testing.T) {
 
 func TestTwentyWatchOneSession(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, Request{})
+		out := mustOpen(t, s, OpenRequest{})
 		var last *Live
 		for range maxLives {
 			last = watch(t, s, admin, out.ID)
@@ -125,7 +125,7 @@ func TestWatchersAndAttachedClientsUseTheSession(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-				request := Request{Idle: ptr(time.Minute), TTL: ptr(10 * time.Minute)}
+				request := OpenRequest{Idle: "1m", TTL: "10m"}
 				left, stays, alone := mustOpen(t, s, request), mustOpen(t, s, request), mustOpen(t, s, request)
 				leave := begin(t, s, left.ID)
 				begin(t, s, stays.ID)
@@ -162,7 +162,7 @@ func TestWatchersAndAttachedClientsUseTheSession(t *testing.T) {
 
 func TestAViewEndsWithItsTokenAndItsRevocation(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, Request{Tenant: store.DefaultTenant})
+		out := mustOpen(t, s, OpenRequest{Tenant: store.DefaultTenant})
 		holder := func(scope Scope, life time.Duration) (identity.Principal, string) {
 			t.Helper()
 			made, err := s.IssueToken(t.Context(), ann, out.ID, scope, life)
@@ -216,7 +216,7 @@ func TestAViewEndsWithItsTokenAndItsRevocation(t *testing.T) {
 
 func TestAThumbnailIsMadeOnceForMany(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, Request{Tenant: store.DefaultTenant})
+		out := mustOpen(t, s, OpenRequest{Tenant: store.DefaultTenant})
 		release := w.holding("thumbnail")
 		done := make(chan error, 30)
 		for range cap(done) {

@@ -149,7 +149,7 @@ func TestLoginIsNoticedAlsoWhenThePageDidNotLoad(t *testing.T) {
 
 func TestCleanSessionNeedsNoRefresh(t *testing.T) {
 	withAccounts(t, withLogins(exampleLogin()), func(t *testing.T, a *accounts) {
-		out, err := a.s.Open(t.Context(), admin, Request{})
+		out, err := a.s.Open(t.Context(), admin, OpenRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,7 +22,7 @@ func TestASessionEndsWhenItsCookiesAreLost(t *testing.T) {
 		cause Cause
 		open  func(t *testing.T, a *accounts) Session
 	}{
-		"clean": {CauseCookiesLost, func(t *testing.T, a *accounts) Session { return mustOpen(t, a.s, Request{}) }},
+		"clean": {CauseCookiesLost, func(t *testing.T, a *accounts) Session { return mustOpen(t, a.s, OpenRequest{}) }},
 		"operator, tools": {CauseAccountLost, func(t *testing.T, a *accounts) Session {
 			return a.open(t, grant.AccessTools)
 		}},
@@ -91,7 +91,7 @@ func TestASessionEndsWhenItsCookiesAreLost(t *testing.T) {
 func TestMemoryIsTheReasonWhyCookiesAreLost(t *testing.T) {
 	for _, hit := range [][]jail.LimitName{nil, {jail.LimitMemory}} {
 		inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-			out := mustOpen(t, s, Request{})
+			out := mustOpen(t, s, OpenRequest{})
 			j := w.all()[jail.Name(out.Jail)]
 			j.how = jail.Exit{Hit: hit}
 			close(j.exit)
@@ -140,7 +140,7 @@ func TestASessionIsNotOpenedWithoutTheAccountThatItWasGiven(t *testing.T) {
 // A browser that does not answer has not said yes.
 func TestAConnectionIsRefusedWhenTheBrowserDoesNotSay(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, Request{})
+		out := mustOpen(t, s, OpenRequest{})
 		synctest.Wait()
 		vet := w.knownAs(w.all()[jail.Name(out.Jail)].addr).Vet
 		w.failOnce("network", errors.New("no answer"))

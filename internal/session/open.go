@@ -18,7 +18,7 @@ import (
 )
 
 // Open opens a session. When ctx ends first, or anything else goes wrong, nothing of it is left when Open returns.
-func (s *Service) Open(ctx context.Context, by identity.Principal, request Request) (Session, error) {
+func (s *Service) Open(ctx context.Context, by identity.Principal, request OpenRequest) (Session, error) {
 	request.Tenant = by.TenantOr(request.Tenant)
 	op := identity.SessionOpen
 	if request.CredentialMode == ModeOperator {

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/base/pace"
-	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -25,7 +24,7 @@ var sessionID = regexp.MustCompile(`^s_[a-z0-9]{16}$`)
 
 func TestOpenedSessionIsReadyAndMayUseTheGateway(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, Request{Label: "mine"})
+		out := mustOpen(t, s, OpenRequest{Label: "mine"})
 		if out.State != StateReady || out.Browser != "shell" || out.BrowserVersion != "Fake/1" || out.Warm || out.Label != "mine" ||
 			out.Template != "browser" || out.Timing.Clone != 1 || !sessionID.MatchString(out.ID) {
 			t.Errorf("opened %+v", out)
@@ -68,7 +67,7 @@ func TestFailedOpenLeavesNothing(t *testing.T) {
 						release()
 					}()
 				}
-				_, err := s.Open(t.Context(), admin, Request{})
+				_, err := s.Open(t.Context(), admin, OpenRequest{})
 				want := problem.DiskFull
 				if step == "connect" {
 					want = problem.LimitMemory
@@ -92,7 +91,7 @@ func TestFailedOpenLeavesNothing(t *testing.T) {
 					synctest.Wait()
 					cancel()
 				}()
-				if _, err := s.Open(ctx, admin, Request{}); !errors.Is(err, context.Canceled) {
+				if _, err := s.Open(ctx, admin, OpenRequest{}); !errors.Is(err, context.Canceled) {
 					t.Errorf("the error is %v", err)
 				}
 				w.nothingLeft(t)
@@ -103,11 +102,11 @@ func TestFailedOpenLeavesNothing(t *testing.T) {
 
 func TestABrowserThatDoesNotObeyItsPoliciesOpensNoSession(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		mustOpen(t, s, Request{Browser: "full"})
+		mustOpen(t, s, OpenRequest{Browser: "full"})
 		w.failing("administered", problem.New(problem.JailFailed, "", "it opened a local file"))
-		_, err := s.Open(t.Context(), admin, Request{Browser: "full"})
+		_, err := s.Open(t.Context(), admin, OpenRequest{Browser: "full"})
 		wantCode(t, err, problem.JailFailed)
-		mustOpen(t, s, Request{Browser: "shell"}) // it reads none
+		mustOpen(t, s, OpenRequest{Browser: "shell"}) // it reads none
 	})
 }
 
@@ -116,7 +115,7 @@ func TestBrowserThatDoesNotAnswerIsGivenUp(t *testing.T) {
 		inBubble(t, atPace(slow), func(t *testing.T, w *world, s *Service) {
 			defer w.holding("connect")()
 			began := time.Now()
-			_, err := s.Open(t.Context(), admin, Request{})
+			_, err := s.Open(t.Context(), admin, OpenRequest{})
 			wantCode(t, err, problem.Timeout)
 			if took := time.Since(began); took != want {
 				t.Errorf("at the pace %v it took %s, want %s", slow, took, want)
@@ -141,7 +140,7 @@ func TestASlowMachinesBrowserIsWaitedFor(t *testing.T) {
 				release := sync.OnceFunc(w.holding(step))
 				defer release()
 				time.AfterFunc(2*connectLimit, release)
-				_, err := s.Open(t.Context(), admin, Request{Browser: "full"})
+				_, err := s.Open(t.Context(), admin, OpenRequest{Browser: "full"})
 				wantCode(t, err, want)
 			})
 		}
@@ -160,7 +159,7 @@ func TestLastWordsOfABrowserAreInTheError(t *testing.T) {
 			}
 			release()
 		}()
-		_, err := s.Open(t.Context(), admin, Request{})
+		_, err := s.Open(t.Context(), admin, OpenRequest{})
 		wantCode(t, err, problem.JailFailed)
 		if p, _ := problem.As(err); !strings.Contains(p.Message, "status 127") || !strings.Contains(p.Message, "cannot find \uFFFD[31mlibnss3.so") {
 			t.Errorf("the message is %q", p.Message)
@@ -170,9 +169,9 @@ func TestLastWordsOfABrowserAreInTheError(t *testing.T) {
 
 func TestNoMoreSessionsThanConfigured(t *testing.T) {
 	inBubble(t, func(o *Options) { o.Sessions.Max = 2 }, func(t *testing.T, w *world, s *Service) {
-		first := mustOpen(t, s, Request{})
-		mustOpen(t, s, Request{})
-		_, err := s.Open(t.Context(), admin, Request{})
+		first := mustOpen(t, s, OpenRequest{})
+		mustOpen(t, s, OpenRequest{})
+		_, err := s.Open(t.Context(), admin, OpenRequest{})
 		wantCode(t, err, problem.TooManySessions)
 		if w.count("create") != 2 {
 			t.Error("a jail was made for a session that was refused")
@@ -180,13 +179,13 @@ func TestNoMoreSessionsThanConfigured(t *testing.T) {
 		if _, err := s.Close(t.Context(), admin, first.ID); err != nil {
 			t.Fatal(err)
 		}
-		mustOpen(t, s, Request{}) // its place is free at once
+		mustOpen(t, s, OpenRequest{}) // its place is free at once
 	})
 }
 
 func TestNoTenantAndNoAgentTakesAllPlaces(t *testing.T) {
 	open := func(t *testing.T, s *Service, by identity.Principal, tenant string) error {
-		_, err := s.Open(t.Context(), by, Request{Tenant: tenant})
+		_, err := s.Open(t.Context(), by, OpenRequest{Tenant: tenant})
 		return err
 	}
 	many := func(t *testing.T, s *Service, by identity.Principal, tenant string) (n int, err error) {
@@ -245,7 +244,7 @@ func TestOneTenantsClosedSessionsDoNotStopTheOthers(t *testing.T) {
 		defer w.holding("destroy")()
 		flood := func(tenant string) (n int, err error) {
 			for ; n < 20; n++ {
-				out, err := s.Open(t.Context(), admin, Request{Tenant: tenant})
+				out, err := s.Open(t.Context(), admin, OpenRequest{Tenant: tenant})
 				if err == nil {
 					_, err = s.Close(t.Context(), admin, out.ID)
 				}
@@ -269,7 +268,7 @@ func TestOpeningFasterThanRemovingIsBounded(t *testing.T) {
 		var err error
 		for n := 0; n < 10 && err == nil; n++ {
 			var out Session
-			if out, err = s.Open(t.Context(), admin, Request{}); err == nil {
+			if out, err = s.Open(t.Context(), admin, OpenRequest{}); err == nil {
 				_, err = s.Close(t.Context(), admin, out.ID)
 			}
 		}
@@ -283,16 +282,15 @@ func TestOpeningFasterThanRemovingIsBounded(t *testing.T) {
 
 // The memory and the processor of the host are everybody's: an agent may have less of them than the configuration says.
 func TestAnAgentNarrowsLimitsAndWidensNone(t *testing.T) {
-	size := func(n config.Bytes) *config.Bytes { return &n }
 	number := func(n int) *int { return &n }
 	cores := func(n float64) *float64 { return &n }
 	bot := agentIn("default", "bot")
-	for field, wider := range map[string]LimitOverrides{
-		"memory": {Memory: size(config.GiB)}, "cpu": {CPU: cores(2.5)}, "tasks": {Tasks: number(513)}, "disk": {Disk: size(512 * config.MiB)},
-		"shared_memory": {SharedMemory: size(512 * config.MiB)}, "files": {Files: number(8193)},
+	for field, wider := range map[string]LimitsRequest{
+		"memory": {Memory: "1GiB"}, "cpu": {CPU: cores(2.5)}, "tasks": {Tasks: number(513)}, "disk": {Disk: "512MiB"},
+		"shared_memory": {SHM: "512MiB"}, "files": {Files: number(8193)},
 	} {
 		inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-			_, err := s.Open(t.Context(), bot, Request{Limits: wider})
+			_, err := s.Open(t.Context(), bot, OpenRequest{Limits: wider})
 			wantCode(t, err, problem.BadLimit)
 			if err == nil || !strings.Contains(err.Error(), "limits."+field) {
 				t.Errorf("the error does not name %s: %v", field, err)
@@ -300,12 +298,12 @@ func TestAnAgentNarrowsLimitsAndWidensNone(t *testing.T) {
 			if w.count("create") != 0 {
 				t.Errorf("%s: a jail was made", field)
 			}
-			mustOpen(t, s, Request{Limits: wider}) // an operator may
+			mustOpen(t, s, OpenRequest{Limits: wider}) // an operator may
 		})
 	}
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		for _, narrower := range []LimitOverrides{{}, {Memory: size(512 * config.MiB), CPU: cores(0.5), Tasks: number(100)}, {Memory: size(768 * config.MiB)}} {
-			if _, err := s.Open(t.Context(), bot, Request{Limits: narrower}); err != nil {
+		for _, narrower := range []LimitsRequest{{}, {Memory: "512MiB", CPU: cores(0.5), Tasks: number(100)}, {Memory: "768MiB"}} {
+			if _, err := s.Open(t.Context(), bot, OpenRequest{Limits: narrower}); err != nil {
 				t.Errorf("%+v: %v", narrower, err)
 			}
 		}
@@ -313,40 +311,40 @@ func TestAnAgentNarrowsLimitsAndWidensNone(t *testing.T) {
 }
 
 func TestRequestsAreValidatedBeforeAnythingIsMade(t *testing.T) {
-	duration := func(d time.Duration) *time.Duration { return &d }
 	number := func(n int) *int { return &n }
-	size := func(n config.Bytes) *config.Bytes { return &n }
 	cores := func(n float64) *float64 { return &n }
 	nan := 0.0
 	for name, test := range map[string]struct {
-		request Request
+		request OpenRequest
 		code    string
 		field   string
 	}{
-		"operator without domain": {Request{CredentialMode: "operator"}, problem.BadRequest, "domains"},
-		"operator with a suffix":  {Request{CredentialMode: "operator", Domains: []string{"co.uk"}}, problem.BadRequest, "domains[0]"},
-		"operator with a host":    {Request{CredentialMode: "operator", Domains: []string{"www.example.com"}}, problem.BadRequest, "example.com"},
-		"operator, domain twice":  {Request{CredentialMode: "operator", Domains: []string{"example.com", "Example.com"}}, problem.BadRequest, "domains[1]"},
-		"accounts without a mode": {Request{Domains: []string{"example.com"}}, problem.BadRequest, "credential_mode"},
-		"unknown access":          {Request{Access: "root"}, problem.BadRequest, "access"},
-		"unknown mode":            {Request{CredentialMode: "root"}, problem.BadRequest, "credential_mode"},
-		"unknown recording":       {Request{Record: "all"}, problem.BadRequest, "record"},
-		"unknown browser":         {Request{Browser: "firefox"}, problem.BadRequest, "browser"},
-		"template with a path":    {Request{Template: "../browser"}, problem.BadTemplate, "template"},
-		"label with an escape":    {Request{Label: "a\x1b[2J"}, problem.BadRequest, "label"},
-		"label too long":          {Request{Label: strings.Repeat("é", maxLabel+1)}, problem.BadRequest, "label"},
-		"ttl zero":                {Request{TTL: duration(0)}, problem.BadLimit, "ttl"},
-		"ttl beyond the most":     {Request{TTL: duration(9 * time.Hour)}, problem.BadLimit, "ttl"},
-		"idle negative":           {Request{Idle: duration(-time.Second)}, problem.BadLimit, "idle"},
-		"memory zero":             {Request{Limits: LimitOverrides{Memory: size(0)}}, problem.BadLimit, "limits.memory"},
-		"memory too much":         {Request{Limits: LimitOverrides{Memory: size(2 * config.TiB)}}, problem.BadLimit, "limits.memory"},
-		"disk zero":               {Request{Limits: LimitOverrides{Disk: size(0)}}, problem.BadLimit, "limits.disk"},
-		"shared memory zero":      {Request{Limits: LimitOverrides{SharedMemory: size(0)}}, problem.BadLimit, "limits.shared_memory"},
-		"tasks zero":              {Request{Limits: LimitOverrides{Tasks: number(0)}}, problem.BadLimit, "limits.tasks"},
-		"files negative":          {Request{Limits: LimitOverrides{Files: number(-1)}}, problem.BadLimit, "limits.files"},
-		"processor zero":          {Request{Limits: LimitOverrides{CPU: cores(0)}}, problem.BadLimit, "limits.cpu"},
-		"processor not a number":  {Request{Limits: LimitOverrides{CPU: cores(nan / nan)}}, problem.BadLimit, "limits.cpu"},
-		"processor beyond an int": {Request{Limits: LimitOverrides{CPU: cores(1e300)}}, problem.BadLimit, "limits.cpu"},
+		"operator without domain": {OpenRequest{CredentialMode: "operator"}, problem.BadRequest, "domains"},
+		"operator with a suffix":  {OpenRequest{CredentialMode: "operator", Domains: []string{"co.uk"}}, problem.BadRequest, "domains[0]"},
+		"operator with a host":    {OpenRequest{CredentialMode: "operator", Domains: []string{"www.example.com"}}, problem.BadRequest, "example.com"},
+		"operator, domain twice":  {OpenRequest{CredentialMode: "operator", Domains: []string{"example.com", "Example.com"}}, problem.BadRequest, "domains[1]"},
+		"accounts without a mode": {OpenRequest{Domains: []string{"example.com"}}, problem.BadRequest, "credential_mode"},
+		"unknown access":          {OpenRequest{Access: "root"}, problem.BadRequest, "access"},
+		"unknown mode":            {OpenRequest{CredentialMode: "root"}, problem.BadRequest, "credential_mode"},
+		"unknown recording":       {OpenRequest{Record: "all"}, problem.BadRequest, "record"},
+		"unknown browser":         {OpenRequest{Browser: "firefox"}, problem.BadRequest, "browser"},
+		"template with a path":    {OpenRequest{Template: "../browser"}, problem.BadTemplate, "template"},
+		"label with an escape":    {OpenRequest{Label: "a\x1b[2J"}, problem.BadRequest, "label"},
+		"label too long":          {OpenRequest{Label: strings.Repeat("é", maxLabel+1)}, problem.BadRequest, "label"},
+		"ttl zero":                {OpenRequest{TTL: "0s"}, problem.BadLimit, "ttl"},
+		"ttl beyond the most":     {OpenRequest{TTL: "9h"}, problem.BadLimit, "ttl"},
+		"idle negative":           {OpenRequest{Idle: "-1s"}, problem.BadLimit, "idle"},
+		"ttl not a time":          {OpenRequest{TTL: "soon"}, problem.BadRequest, "ttl"},
+		"disk not a size":         {OpenRequest{Limits: LimitsRequest{Disk: "lots"}}, problem.BadLimit, "limits.disk"},
+		"memory zero":             {OpenRequest{Limits: LimitsRequest{Memory: "0"}}, problem.BadLimit, "limits.memory"},
+		"memory too much":         {OpenRequest{Limits: LimitsRequest{Memory: "2TiB"}}, problem.BadLimit, "limits.memory"},
+		"disk zero":               {OpenRequest{Limits: LimitsRequest{Disk: "0"}}, problem.BadLimit, "limits.disk"},
+		"shared memory zero":      {OpenRequest{Limits: LimitsRequest{SHM: "0"}}, problem.BadLimit, "limits.shared_memory"},
+		"tasks zero":              {OpenRequest{Limits: LimitsRequest{Tasks: number(0)}}, problem.BadLimit, "limits.tasks"},
+		"files negative":          {OpenRequest{Limits: LimitsRequest{Files: number(-1)}}, problem.BadLimit, "limits.files"},
+		"processor zero":          {OpenRequest{Limits: LimitsRequest{CPU: cores(0)}}, problem.BadLimit, "limits.cpu"},
+		"processor not a number":  {OpenRequest{Limits: LimitsRequest{CPU: cores(nan / nan)}}, problem.BadLimit, "limits.cpu"},
+		"processor beyond an int": {OpenRequest{Limits: LimitsRequest{CPU: cores(1e300)}}, problem.BadLimit, "limits.cpu"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
@@ -366,8 +364,8 @@ func TestRequestsAreValidatedBeforeAnythingIsMade(t *testing.T) {
 func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
 		zero := 0
-		_, err := s.Open(t.Context(), admin, Request{Browser: "lynx", Record: "all", Limits: LimitOverrides{Tasks: &zero, Files: &zero}})
-		for _, field := range []string{"browser", "record", "limits.tasks", "limits.files"} {
+		_, err := s.Open(t.Context(), admin, OpenRequest{Browser: "lynx", Record: "all", TTL: "soon", Limits: LimitsRequest{Memory: "lots", Tasks: &zero, Files: &zero}})
+		for _, field := range []string{"browser", "record", `"soon" is not a duration`, `"lots" is not a size`, "limits.tasks", "limits.files"} {
 			if !strings.Contains(err.Error(), field) {
 				t.Errorf("%s is missing in %v", field, err)
 			}
@@ -377,11 +375,10 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 
 func TestOverriddenLimitsReachTheJail(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		memory, disk, shared := 99*config.MiB, 33*config.MiB, 22*config.MiB
 		tasks, files, cpu := 111, 222, 0.25
-		out := mustOpen(t, s, Request{Browser: "full", Limits: LimitOverrides{Memory: &memory, Disk: &disk, SharedMemory: &shared,
+		out := mustOpen(t, s, OpenRequest{Browser: "full", Limits: LimitsRequest{Memory: "99MiB", Disk: "33MiB", SHM: "22MiB",
 			Tasks: &tasks, Files: &files, CPU: &cpu}})
-		want := jail.Limits{Memory: int64(memory), Disk: int64(disk), SharedMemory: int64(shared), Tasks: tasks, Files: files, MilliCPU: 250,
+		want := jail.Limits{Memory: 99 << 20, Disk: 33 << 20, SharedMemory: 22 << 20, Tasks: tasks, Files: files, MilliCPU: 250,
 			WallClock: s.Sessions.WallClock}
 		j := w.all()[jail.Name(out.Jail)]
 		if j.spec.Limits != want || j.spec.Program.Argv[0] != "/opt/full" {
@@ -397,12 +394,12 @@ func TestNothingOfAnEarlierSessionIsInheritedWithItsAddress(t *testing.T) {
 		w.mu.Lock()
 		w.admitted[stale] = Caller{Session: "s_old"}
 		w.mu.Unlock()
-		out := mustOpen(t, s, Request{})
+		out := mustOpen(t, s, OpenRequest{})
 		if who := w.knownAs(stale); out.Address != stale.String() || who.Session != out.ID {
 			t.Errorf("%s is known as %+v", out.Address, who)
 		}
 		w.failing("forget", errors.New("a connection that cannot be proven closed"))
-		_, err := s.Open(t.Context(), admin, Request{})
+		_, err := s.Open(t.Context(), admin, OpenRequest{})
 		wantCode(t, err, problem.Internal)
 		if w.count("gateway admit") != 1 {
 			t.Error("an address was admitted that was not forgotten")
@@ -416,16 +413,15 @@ func TestASessionLastsAsLongAsWhatItIsFor(t *testing.T) {
 	inBubble(t, func(o *Options) {
 		o.Sessions.TTL, o.Sessions.Idle, o.Sessions.MaxTTL = 5*time.Minute, time.Minute, time.Hour
 	}, func(t *testing.T, w *world, s *Service) {
-		ttl, idle := 10*time.Minute, time.Second
 		for _, c := range []struct {
-			r         Request
+			r         OpenRequest
 			ttl, idle time.Duration
 		}{
-			{Request{}, 5 * time.Minute, time.Minute},
-			{Request{Least: 2 * time.Minute}, 5 * time.Minute, 2 * time.Minute},
-			{Request{Least: 30 * time.Minute}, 30 * time.Minute, 30 * time.Minute},
-			{Request{Least: 2 * time.Hour}, time.Hour, time.Hour},
-			{Request{Least: 30 * time.Minute, TTL: &ttl, Idle: &idle}, ttl, idle},
+			{OpenRequest{}, 5 * time.Minute, time.Minute},
+			{OpenRequest{Least: 2 * time.Minute}, 5 * time.Minute, 2 * time.Minute},
+			{OpenRequest{Least: 30 * time.Minute}, 30 * time.Minute, 30 * time.Minute},
+			{OpenRequest{Least: 2 * time.Hour}, time.Hour, time.Hour},
+			{OpenRequest{Least: 30 * time.Minute, TTL: "10m", Idle: "1s"}, 10 * time.Minute, time.Second},
 		} {
 			if p, err := s.plan(c.r); err != nil || p.ttl != c.ttl || p.idle != c.idle {
 				t.Errorf("%+v: %s, %s, %v", c.r, p.ttl, p.idle, err)

@@ -94,7 +94,7 @@ func TestOperatorSessionIsOnRecordBeforeItIsDone(t *testing.T) {
 // attempt is what a test of a refusal prepares: the request, who asks, and the grant to look at afterwards.
 type attempt struct {
 	by      identity.Principal
-	request Request
+	request OpenRequest
 	grant   string // its id
 	state   string // what must have become of it
 }
@@ -287,7 +287,7 @@ func TestTenantWithoutOperatorModeHasNoAccounts(t *testing.T) {
 			t.Errorf("before the refusal there was %q", done)
 		}
 		a.free(t, other, "example.com")
-		if _, err := a.s.Open(t.Context(), keyAdmin, Request{Tenant: other}); err != nil {
+		if _, err := a.s.Open(t.Context(), keyAdmin, OpenRequest{Tenant: other}); err != nil {
 			t.Errorf("a clean session: %v", err)
 		}
 		if _, err := who.SetPolicy(t.Context(), keyAdmin, other, func(p *identity.Policy) { p.ForbidOperatorMode = false }); err != nil {

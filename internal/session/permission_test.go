@@ -77,31 +77,33 @@ func TestAgentWithAPermissionOpensSessionsWithoutAGrant(t *testing.T) {
 
 func TestPermissionIsRefusedBeforeAnythingIsDone(t *testing.T) {
 	for name, c := range map[string]struct {
-		change func(t *testing.T, a *accounts, by *identity.Principal, r *Request)
+		change func(t *testing.T, a *accounts, by *identity.Principal, r *OpenRequest)
 		code   string
 	}{
-		"another agent":  {func(_ *testing.T, _ *accounts, by *identity.Principal, _ *Request) { by.ID = "a2" }, problem.AccountNotAllowed},
-		"another tenant": {func(_ *testing.T, _ *accounts, by *identity.Principal, _ *Request) { by.Tenant = other }, problem.AccountNotAllowed},
-		"a wider access": {func(_ *testing.T, _ *accounts, _ *identity.Principal, r *Request) { r.Access = "cdp" }, problem.AccountNotAllowed},
-		"another domain": {func(_ *testing.T, _ *accounts, _ *identity.Principal, r *Request) { r.Domains = append(r.Domains, two) }, problem.AccountNotAllowed},
-		"an account for nothing": {func(t *testing.T, a *accounts, _ *identity.Principal, _ *Request) {
+		"another agent":  {func(_ *testing.T, _ *accounts, by *identity.Principal, _ *OpenRequest) { by.ID = "a2" }, problem.AccountNotAllowed},
+		"another tenant": {func(_ *testing.T, _ *accounts, by *identity.Principal, _ *OpenRequest) { by.Tenant = other }, problem.AccountNotAllowed},
+		"a wider access": {func(_ *testing.T, _ *accounts, _ *identity.Principal, r *OpenRequest) { r.Access = "cdp" }, problem.AccountNotAllowed},
+		"another domain": {func(_ *testing.T, _ *accounts, _ *identity.Principal, r *OpenRequest) {
+			r.Domains = append(r.Domains, two)
+		}, problem.AccountNotAllowed},
+		"an account for nothing": {func(t *testing.T, a *accounts, _ *identity.Principal, _ *OpenRequest) {
 			a.setScoped(t, store.DefaultTenant, "example.com", 1, nil)
 		}, problem.GrantScope},
-		"an account that was removed": {func(t *testing.T, a *accounts, _ *identity.Principal, _ *Request) {
+		"an account that was removed": {func(t *testing.T, a *accounts, _ *identity.Principal, _ *OpenRequest) {
 			if err := a.vault.DeleteCookies(t.Context(), store.DefaultTenant, "example.com"); err != nil {
 				t.Error(err)
 			}
 		}, problem.NotFound},
-		"an account that was made again": {func(t *testing.T, a *accounts, _ *identity.Principal, _ *Request) {
+		"an account that was made again": {func(t *testing.T, a *accounts, _ *identity.Principal, _ *OpenRequest) {
 			if err := a.vault.DeleteCookies(t.Context(), store.DefaultTenant, "example.com"); err != nil {
 				t.Error(err)
 			}
 			a.set(t, store.DefaultTenant, "example.com", 1)
 		}, problem.AccountNotAllowed},
-		"a tenant that forbids it": {func(_ *testing.T, a *accounts, _ *identity.Principal, _ *Request) {
+		"a tenant that forbids it": {func(_ *testing.T, a *accounts, _ *identity.Principal, _ *OpenRequest) {
 			a.fail["account permissions"] = problem.New(problem.Forbidden, "", "no")
 		}, problem.Forbidden},
-		"a tenant without accounts": {func(_ *testing.T, a *accounts, _ *identity.Principal, _ *Request) {
+		"a tenant without accounts": {func(_ *testing.T, a *accounts, _ *identity.Principal, _ *OpenRequest) {
 			a.fail["operator mode"] = problem.New(problem.Forbidden, "", "no")
 		}, problem.Forbidden},
 	} {
@@ -152,7 +154,7 @@ func TestTakingAPermissionBackEndsItsSessions(t *testing.T) {
 		p := a.allow(t)
 		held := a.mustOpenOperator(t)
 		wide := a.allow(t, func(r *grant.PermissionRequest) { r.Access = grant.AccessCDP })
-		devtools, err := a.s.Open(t.Context(), by, Request{CredentialMode: ModeOperator, Domains: []string{"example.com"}, Access: "cdp"})
+		devtools, err := a.s.Open(t.Context(), by, OpenRequest{CredentialMode: ModeOperator, Domains: []string{"example.com"}, Access: "cdp"})
 		if err != nil || wide.ID != p.ID {
 			t.Fatal(err)
 		}
@@ -261,7 +263,7 @@ func TestPermissionThatIsNarrowedEndsWiderSessionsEverywhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		devtools, err := a.s.Open(t.Context(), by, Request{CredentialMode: ModeOperator, Domains: []string{"example.com"}, Access: "cdp"})
+		devtools, err := a.s.Open(t.Context(), by, OpenRequest{CredentialMode: ModeOperator, Domains: []string{"example.com"}, Access: "cdp"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -330,7 +332,7 @@ func TestPoolFillsWhileAPersonIsAsked(t *testing.T) {
 		}()
 		<-asked
 		for range 2 {
-			if out := mustOpen(t, a.s, Request{}); !out.Warm {
+			if out := mustOpen(t, a.s, OpenRequest{}); !out.Warm {
 				t.Error("while a person is asked, the pool is empty")
 			}
 			time.Sleep(2 * poolQuiet) // of the bubble

@@ -69,7 +69,7 @@ func (p *pool) note(sh jailOptions) {
 // wanted are the places, and what the members of each tenant are made from.
 func (p *pool) wanted(ctx context.Context) ([]string, map[string]jailSpec, error) {
 	s := p.service
-	usual, err := s.plan(Request{Browser: string(s.WarmPool.Browser)})
+	usual, err := s.plan(OpenRequest{Browser: string(s.WarmPool.Browser)})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/base/pace"
-	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -34,7 +33,7 @@ func TestWarmBrowserIsGivenWithoutMakingOne(t *testing.T) {
 		time.Sleep(templateAge) // nothing is remembered of the template any more
 		made := w.count("create")
 		release := w.holding("template") // the host daemon is asked for nothing but admission
-		out := mustOpen(t, s, Request{})
+		out := mustOpen(t, s, OpenRequest{})
 		release()
 		if !out.Warm || w.count("create") != made {
 			t.Errorf("warm is %t, and %d jails were made for it", out.Warm, w.count("create")-made)
@@ -59,7 +58,7 @@ func TestASlowMachineHasWarmBrowsersToo(t *testing.T) {
 	for slow, want := range map[pace.Pace]bool{1: false, 3: true} {
 		inBubble(t, func(o *Options) { warm(1)(o); atPace(slow)(o) }, func(t *testing.T, w *world, s *Service) {
 			release := w.holding("connect")
-			mustOpen(t, s, Request{}) // of the pool, which makes another
+			mustOpen(t, s, OpenRequest{}) // of the pool, which makes another
 			time.Sleep(2 * connectLimit)
 			release()
 			synctest.Wait()
@@ -94,7 +93,7 @@ func TestAWarmBrowserIsATenants(t *testing.T) {
 			{"a", true, map[string]int{"a": 2}},
 			{"b", false, map[string]int{"a": 1, "b": 1}},
 		} {
-			out := mustOpen(t, s, Request{Tenant: turn.tenant})
+			out := mustOpen(t, s, OpenRequest{Tenant: turn.tenant})
 			if spec := w.all()[jail.Name(out.Jail)].spec; out.Warm != turn.warm || spec.Tenant() != turn.tenant {
 				t.Errorf("%s gets a browser of %q, warm: %t", turn.tenant, spec.Tenant(), out.Warm)
 			}
@@ -102,7 +101,7 @@ func TestAWarmBrowserIsATenants(t *testing.T) {
 				t.Errorf("after a session of %s there are %v, want %v", turn.tenant, got, turn.then)
 			}
 		}
-		mustOpen(t, s, Request{Tenant: "c", Browser: "full"}) // of a kind that is never warm
+		mustOpen(t, s, OpenRequest{Tenant: "c", Browser: "full"}) // of a kind that is never warm
 		if got := members(); got["c"] != 0 {
 			t.Errorf("there are %v", got)
 		}
@@ -113,7 +112,7 @@ func TestWarmBrowserIsUsedOnce(t *testing.T) {
 	inBubble(t, warm(1), func(t *testing.T, _ *world, s *Service) {
 		seen := map[string]bool{}
 		for range 5 {
-			out := mustOpen(t, s, Request{})
+			out := mustOpen(t, s, OpenRequest{})
 			if seen[out.Jail] {
 				t.Fatalf("%s was given twice", out.Jail)
 			}
@@ -128,10 +127,9 @@ func TestWarmBrowserIsUsedOnce(t *testing.T) {
 
 func TestOtherShapesAreNotWarm(t *testing.T) {
 	inBubble(t, warm(1), func(t *testing.T, _ *world, s *Service) {
-		memory := 512 * config.MiB
-		for name, r := range map[string]Request{
+		for name, r := range map[string]OpenRequest{
 			"another build":    {Browser: "full"},
-			"another limit":    {Limits: LimitOverrides{Memory: &memory}},
+			"another limit":    {Limits: LimitsRequest{Memory: "512MiB"}},
 			"another template": {Template: "other"},
 		} {
 			if out := mustOpen(t, s, r); out.Warm {
@@ -139,8 +137,7 @@ func TestOtherShapesAreNotWarm(t *testing.T) {
 			}
 		}
 		// Neither what it is called nor how long it lives shapes a jail.
-		ttl := time.Minute
-		if out := mustOpen(t, s, Request{Label: "x", TTL: &ttl, Record: RecordOff}); !out.Warm {
+		if out := mustOpen(t, s, OpenRequest{Label: "x", TTL: "1m", Record: RecordOff}); !out.Warm {
 			t.Error("the same shape is not warm")
 		}
 	})
@@ -186,7 +183,7 @@ func TestBrowserThatDiedInThePoolIsReplaced(t *testing.T) {
 		if jails, _ := w.left(); jails != 1 || s.Status().WarmReady != 1 {
 			t.Fatalf("%d jails, %+v", jails, s.Status())
 		}
-		if out := mustOpen(t, s, Request{}); out.Jail == dead || !out.Warm {
+		if out := mustOpen(t, s, OpenRequest{}); out.Jail == dead || !out.Warm {
 			t.Errorf("opened %s, warm %t", out.Jail, out.Warm)
 		}
 	})
@@ -201,7 +198,7 @@ func TestWarmBrowserThatCannotBeUsedIsReplacedByAColdOne(t *testing.T) {
 		}
 		release := w.holding("driver admit")
 		opened := make(chan Session)
-		go func() { opened <- mustOpen(t, s, Request{}) }()
+		go func() { opened <- mustOpen(t, s, OpenRequest{}) }()
 		synctest.Wait()
 		w.die(string(dead), jail.Exit{})
 		release()
@@ -226,7 +223,7 @@ func TestAnotherTemplateEmptiesThePool(t *testing.T) {
 		w.mu.Unlock()
 		time.Sleep(poolCheck)
 		synctest.Wait()
-		if out := mustOpen(t, s, Request{}); old[jail.Name(out.Jail)] {
+		if out := mustOpen(t, s, OpenRequest{}); old[jail.Name(out.Jail)] {
 			t.Error("a session runs in a browser of the old template")
 		}
 		synctest.Wait()
@@ -254,9 +251,9 @@ func TestPoolIsFilledOneAtATimeAndNotBesideAnOpening(t *testing.T) {
 		synctest.Wait()
 		release = w.holding("connect")
 		cold := make(chan Session)
-		go func() { cold <- mustOpen(t, s, Request{Browser: "full"}) }()
+		go func() { cold <- mustOpen(t, s, OpenRequest{Browser: "full"}) }()
 		synctest.Wait()
-		out := mustOpen(t, s, Request{}) // leaves a gap in the pool
+		out := mustOpen(t, s, OpenRequest{}) // leaves a gap in the pool
 		synctest.Wait()
 		if st := s.Status(); !out.Warm || st.WarmReady != 2 || w.count("create") != 4 {
 			t.Errorf("beside an opening the pool is %+v", st)
@@ -286,7 +283,7 @@ func TestOpenTakesTheBrowserThatIsBeingMade(t *testing.T) {
 			}
 			synctest.Wait()
 			opened := make(chan Session)
-			go func() { opened <- mustOpen(t, s, Request{}) }()
+			go func() { opened <- mustOpen(t, s, OpenRequest{}) }()
 			synctest.Wait()
 			if n := w.count("create"); n != 1 {
 				t.Errorf("%d jails were made", n)
@@ -320,7 +317,7 @@ func TestCallerWhoLeavesGivesTheBrowserBackToThePool(t *testing.T) {
 		synctest.Wait()
 		answer := make(chan error)
 		go func() {
-			_, err := s.Open(t.Context(), admin, Request{})
+			_, err := s.Open(t.Context(), admin, OpenRequest{})
 			answer <- err
 		}()
 		synctest.Wait()
@@ -459,7 +456,7 @@ func TestDeadBrowserIsNotGivenToAnybody(t *testing.T) {
 		oldest := s.pool.ready[0]
 		s.pool.mu.Unlock()
 		w.die(string(oldest.name()), jail.Exit{})
-		if out := mustOpen(t, s, Request{}); !out.Warm || out.Jail == string(oldest.name()) {
+		if out := mustOpen(t, s, OpenRequest{}); !out.Warm || out.Jail == string(oldest.name()) {
 			t.Errorf("opened %s, warm %t", out.Jail, out.Warm)
 		}
 	})

@@ -19,7 +19,7 @@ func TestARecordingIsRemovedByWhoMay(t *testing.T) {
 			return identity.Principal{Kind: kind, ID: "x", Tenant: tenant, Role: role}
 		}
 		tenant := of(identity.KindOperator, store.DefaultTenant, identity.RoleAdmin)
-		out, other := mustOpen(t, s, Request{Record: RecordAudit}), mustOpen(t, s, Request{Record: RecordAudit})
+		out, other := mustOpen(t, s, OpenRequest{Record: RecordAudit}), mustOpen(t, s, OpenRequest{Record: RecordAudit})
 		wantCode(t, s.RemoveRecording(t.Context(), tenant, out.ID), problem.Conflict)
 		for _, id := range []string{out.ID, other.ID} {
 			if _, err := s.Close(t.Context(), admin, id); err != nil {

@@ -54,7 +54,7 @@ func (s *Service) OpenRefresh(ctx context.Context, by identity.Principal, r Refr
 	if err != nil {
 		return Session{}, err
 	}
-	p, err := s.plan(Request{Tenant: r.Tenant, Access: string(grant.AccessTools), Record: RecordOff, Browser: string(config.BrowserFull)})
+	p, err := s.plan(OpenRequest{Tenant: r.Tenant, Access: string(grant.AccessTools), Record: RecordOff, Browser: string(config.BrowserFull)})
 	if err != nil {
 		return Session{}, err
 	}

@@ -130,7 +130,7 @@ func TestTheJailOfARefreshLastsAsLongAsItsLife(t *testing.T) {
 		if got := jails(openRefresh(t, s, ann, "example.com").ID); got < RefreshLife+s.WarmPool.MaxAge {
 			t.Errorf("the jail of a refresh ends after %s", got)
 		}
-		if got := jails(mustOpen(t, s, Request{}).ID); got != s.Sessions.WallClock {
+		if got := jails(mustOpen(t, s, OpenRequest{}).ID); got != s.Sessions.WallClock {
 			t.Errorf("another ends after %s", got)
 		}
 	})
@@ -168,7 +168,7 @@ func TestWhatARefreshNeedsIsChecked(t *testing.T) {
 		}
 		_, err := s.OpenRefresh(t.Context(), worker, RefreshRequest{Domain: "example.com"})
 		wantCode(t, err, problem.Forbidden)
-		_, err = s.Open(t.Context(), ann, Request{Tenant: ann.Tenant, CredentialMode: ModeRefresh})
+		_, err = s.Open(t.Context(), ann, OpenRequest{Tenant: ann.Tenant, CredentialMode: ModeRefresh})
 		wantCode(t, err, problem.BadRequest)
 		// Without hands for the dialogs there is no session; that its page does not load is no reason.
 		w.failOnce("hold dialogs", errors.New("it does not answer"))
@@ -231,7 +231,7 @@ func TestWhatARefreshSessionHasSeen(t *testing.T) {
 		if seen, err := s.Seen(t.Context(), ann, early.ID); err != nil || slices.Contains(seen.Hosts, "cdn.example.net") || !slices.Contains(seen.Hosts, "www.example.com") {
 			t.Errorf("the hosts are %q, %v", seen.Hosts, err)
 		}
-		clean := mustOpen(t, s, Request{Tenant: store.DefaultTenant})
+		clean := mustOpen(t, s, OpenRequest{Tenant: store.DefaultTenant})
 		_, err = s.Seen(t.Context(), ann, clean.ID)
 		wantCode(t, err, problem.BadRequest)
 	})

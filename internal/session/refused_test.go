@@ -11,7 +11,7 @@ import (
 // A browser says of every tunnel that was refused that it could not be made. Its caller is told what the gateway said.
 func TestARefusalOfTheGatewaysIsToldAsItsOwn(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, Request{})
+		out := mustOpen(t, s, OpenRequest{})
 		w.mu.Lock()
 		w.refusals = map[string]*problem.Error{
 			"denied.example:443": problem.New(problem.HostDenied, "Do not retry: this is policy", "no rule allows denied.example port 443"),
@@ -45,7 +45,7 @@ func TestARefusalOfTheGatewaysIsToldAsItsOwn(t *testing.T) {
 // A person who goes somewhere by hand hears it as well.
 func TestARefusalOfTheGatewaysIsToldToWhoSteers(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, Request{})
+		out := mustOpen(t, s, OpenRequest{})
 		takeOver(t, s, ann, out.ID)
 		hers := watch(t, s, ann, out.ID)
 		defer func() {

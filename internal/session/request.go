@@ -17,7 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// Words of a Request.
+// Words of an OpenRequest.
 const (
 	ModeClean    = "clean"
 	ModeOperator = "operator"
@@ -33,44 +33,41 @@ const maxDomains = 20
 // maxLabel bounds the text that a caller may give a session, in characters.
 const maxLabel = 80
 
-// Request is what a caller may say about a new session. The zero Request is a good one: whatever is left out has its
-// default from the configuration. A number that is given and zero is an error.
-type Request struct {
-	// Tenant is whose session it is: the caller's own when it is left out.
-	Tenant string
-	// CredentialMode is clean, which is the default, or operator: with accounts of the tenant's.
-	CredentialMode string
-	// Access is what the session may be steered with: tools, or cdp, which is tools and JavaScript of the caller's and DevTools
-	// clients. The default is tools for an operator session, and cdp for a clean one.
-	Access string
-	// Domains are the registrable domains whose accounts an operator session has, and Grant what permits it.
-	Domains []string
-	Grant   grant.Token
-	// Origin is the session that the grant was issued for; the caller must have opened it.
-	Origin string
-	// Record is off, audit, or transient, which is the default.
-	Record string
-	// Browser is shell, which is the default, or full.
-	Browser string
-	// Template is the template to run in.
-	Template string
-	// Label is any short text of the caller's, to recognise the session by.
-	Label string
-	// TTL is how long the session may live, Idle how long nobody may use it.
-	TTL, Idle *time.Duration
-	// Least is what both are at least where they are left out, as far as the longest life of a session allows.
-	Least  time.Duration
-	Limits LimitOverrides
+// OpenRequest is what a caller may say about a new session, and the body that opens one. The zero OpenRequest is a good one: whatever is
+// left out has its default from the configuration. A number that is given and zero is an error.
+type OpenRequest struct {
+	Tenant         string `json:"tenant,omitempty" doc:"whose session it is; the caller's own, or default, when it is left out" flag:"tenant"`
+	CredentialMode string `json:"credential_mode,omitempty" enum:"clean,operator" doc:"clean, the default: the browser has no logins; operator: it has accounts" flag:"mode" usage:"clean (the default), or operator: with accounts"`
+	// The next four are of an operator session.
+	Domains []string    `json:"domains,omitempty" doc:"registrable domains whose accounts the session has" flag:"domain" value:"domain" usage:"domain whose account the session has; may be repeated" complete:"accounts"`
+	Grant   grant.Token `json:"grant,omitzero" doc:"the token of the grant that permits it"`
+	Origin  string      `json:"origin,omitempty" doc:"the session that the grant was issued for; the caller must have opened it" flag:"origin" value:"session" usage:"session that the grant was issued for" complete:"sessions"`
+	Access  string      `json:"access,omitempty" enum:"tools,cdp" doc:"tools; or cdp, which is the tools, JavaScript of the caller's, and DevTools clients. tools is the default with accounts, cdp without" flag:"access" usage:"access of the session: tools, or cdp: DevTools clients too; tools is the default with accounts, cdp without"`
+
+	Record   string `json:"record,omitempty" enum:"off,transient,audit" doc:"transient, the default, keeps the last 50 screenshots until the session ends; audit keeps every step for a week" flag:"record" usage:"transient (the default) keeps the last screenshots until it ends, audit every step for a week, off nothing"`
+	Browser  string `json:"browser,omitempty" enum:"shell,full" doc:"shell, the default, is small and fast; full is the whole Chromium" flag:"browser" value:"build" usage:"build of Chromium: shell (the default) or full"`
+	Template string `json:"template,omitempty" pattern:"^[a-z0-9]{1,20}$" flag:"template" value:"name" usage:"name of the template"`
+	Label    string `json:"label,omitempty" maxLength:"80" doc:"any text, to recognise the session by" flag:"label" value:"text" usage:"text to recognise the session by"`
+	TTL      string `json:"ttl,omitempty" doc:"how long the session may live, such as 30m" flag:"ttl"`
+	Idle     string `json:"idle,omitempty" doc:"how long the session may stay unused, such as 10m" flag:"idle"`
+
+	Limits LimitsRequest `json:"limits,omitzero" doc:"limits of its jail, instead of the configured ones"`
+
+	// Least is what TTL and Idle are at least where they are left out, as far as the longest life of a session allows.
+	Least time.Duration `json:"-"`
 }
 
-// LimitOverrides replace single limits of the configuration.
-type LimitOverrides struct {
-	Memory, Disk, SharedMemory *config.Bytes
-	CPU                        *float64 // in cores
-	Tasks, Files               *int
+// LimitsRequest replaces single limits of the configuration.
+type LimitsRequest struct {
+	Memory string   `json:"memory,omitempty" doc:"memory of all its processes and what they write, such as 768MiB" flag:"memory" value:"size" usage:"size of its memory, such as 512MiB"`
+	CPU    *float64 `json:"cpu,omitempty" doc:"in cores, such as 1.5" flag:"cpu" value:"cores" usage:"cores that it may use, such as 1.5"`
+	Tasks  *int     `json:"tasks,omitempty" doc:"processes and threads" flag:"tasks" value:"number" usage:"number of its processes and threads"`
+	Disk   string   `json:"disk,omitempty" doc:"size of each of its writable file systems, such as 256MiB" flag:"disk" value:"size" usage:"size of each of its writable file systems, such as 128MiB"`
+	SHM    string   `json:"shared_memory,omitempty" doc:"size of its /dev/shm, such as 256MiB" flag:"shared-memory" value:"size" usage:"size of its /dev/shm, such as 256MiB"`
+	Files  *int     `json:"files,omitempty" doc:"open files of one process" flag:"files" value:"number" usage:"number of files that one of its processes may open"`
 }
 
-// plan is a Request with everything decided.
+// plan is an OpenRequest with everything decided.
 type plan struct {
 	tenant string
 	mode   string
@@ -89,8 +86,8 @@ type plan struct {
 	shape  jailOptions
 }
 
-// plan validates a Request and fills in the defaults. Everything that is wrong is reported at once.
-func (s *Service) plan(r Request) (plan, error) {
+// plan validates an OpenRequest and fills in the defaults. Everything that is wrong is reported at once.
+func (s *Service) plan(r OpenRequest) (plan, error) {
 	flaws := problem.ValidationError{Code: problem.BadRequest, Hint: "the fields and their values are in /openapi.json"}
 	p := plan{tenant: r.Tenant, record: r.Record, label: r.Label, shape: jailOptions{tenant: r.Tenant, template: r.Template, build: config.Browser(r.Browser)}}
 	p.accounts(r, &flaws)
@@ -116,15 +113,19 @@ func (s *Service) plan(r Request) (plan, error) {
 		slices.ContainsFunc([]rune(r.Label), func(c rune) bool { return !unicode.IsPrint(c) }) {
 		flaws.Add("label", "it is not a line of at most %d printable characters", maxLabel)
 	}
-	duration := func(field string, given *time.Duration, fallback, most time.Duration) time.Duration {
-		if given == nil {
+	duration := func(field, given string, fallback, most time.Duration) time.Duration {
+		if given == "" {
 			return fallback
 		}
-		if *given < time.Second || *given > most {
+		d, err := texts.Duration(given)
+		switch {
+		case err != nil:
+			flaws.AddFlaw(problem.Flaw{Field: field, Message: quote(given) + " is not a duration", Hint: "write a number with s, m, h or d, such as 30m"})
+		case d < time.Second || d > most:
 			flaws.Code = problem.BadLimit
-			flaws.Add(field, "%s is not between 1s and %s", *given, most)
+			flaws.Add(field, "%s is not between 1s and %s", d, most)
 		}
-		return *given
+		return d
 	}
 	p.ttl = duration("ttl", r.TTL, min(max(s.Sessions.TTL, r.Least), s.Sessions.MaxTTL), s.Sessions.MaxTTL)
 	p.idle = duration("idle", r.Idle, min(max(s.Sessions.Idle, r.Least), s.Sessions.MaxTTL), s.Sessions.MaxTTL)
@@ -136,7 +137,7 @@ func (s *Service) plan(r Request) (plan, error) {
 }
 
 // accounts reads what is about the accounts of a session.
-func (p *plan) accounts(r Request, flaws *problem.ValidationError) {
+func (p *plan) accounts(r OpenRequest, flaws *problem.ValidationError) {
 	switch p.access = grant.Access(r.Access); p.access {
 	case "":
 		// There is nothing in a clean session that its agent may not have.
@@ -186,7 +187,7 @@ func (p *plan) accounts(r Request, flaws *problem.ValidationError) {
 // the processor of the host are everybody's.
 func (s *Service) configured(l jail.Limits) error {
 	var none problem.ValidationError
-	most := s.limits(LimitOverrides{}, &none)
+	most := s.limits(LimitsRequest{}, &none)
 	flaws := problem.ValidationError{Code: problem.BadLimit}
 	for _, limit := range []struct {
 		field    string
@@ -205,7 +206,7 @@ func (s *Service) configured(l jail.Limits) error {
 
 // limits are those of the configuration with what the caller wants instead. They are checked by themselves, so that
 // the message names the field as the caller wrote it.
-func (s *Service) limits(o LimitOverrides, flaws *problem.ValidationError) jail.Limits {
+func (s *Service) limits(o LimitsRequest, flaws *problem.ValidationError) jail.Limits {
 	l := jail.Limits{
 		Memory:       int64(s.Limits.Memory),
 		MilliCPU:     int(math.Round(s.Limits.CPU * 1000)),
@@ -221,12 +222,16 @@ func (s *Service) limits(o LimitOverrides, flaws *problem.ValidationError) jail.
 			Message: fmt.Sprintf("%s is not between %s and %s", value, lo, hi),
 			Hint:    "zero does not mean unlimited; leave the limit out for the configured one"})
 	}
-	size := func(field string, given *config.Bytes, into *int64, lo, hi config.Bytes) {
-		if given == nil {
+	size := func(field, given string, into *int64, lo, hi config.Bytes) {
+		if given == "" {
 			return
 		}
-		if *into = int64(*given); *given < lo || *given > hi {
-			outside(field, given.String(), lo.String(), hi.String())
+		n, err := config.ParseBytes(given)
+		if *into = int64(n); err != nil {
+			flaws.Code = problem.BadLimit
+			flaws.AddFlaw(problem.Flaw{Field: "limits." + field, Message: quote(given) + " is not a size", Hint: "write a whole number with KiB, MiB or GiB, such as 512MiB"})
+		} else if n < lo || n > hi {
+			outside(field, n.String(), lo.String(), hi.String())
 		}
 	}
 	count := func(field string, given, into *int, lo, hi int) {
@@ -239,7 +244,7 @@ func (s *Service) limits(o LimitOverrides, flaws *problem.ValidationError) jail.
 	}
 	size("memory", o.Memory, &l.Memory, jail.MinMemory, jail.MaxMemory)
 	size("disk", o.Disk, &l.Disk, jail.MinDisk, jail.MaxDisk)
-	size("shared_memory", o.SharedMemory, &l.SharedMemory, jail.MinDisk, jail.MaxDisk)
+	size("shared_memory", o.SHM, &l.SharedMemory, jail.MinDisk, jail.MaxDisk)
 	count("tasks", o.Tasks, &l.Tasks, jail.MinTasks, jail.MaxTasks)
 	count("files", o.Files, &l.Files, jail.MinFiles, jail.MaxFiles)
 	if o.CPU != nil {

@@ -13,9 +13,9 @@ import (
 )
 
 func TestSessionOfARevokedKeyEnds(t *testing.T) {
-	for name, r := range map[string]func(t *testing.T, a *accounts) Request{
-		"clean": func(*testing.T, *accounts) Request { return Request{} },
-		"operator": func(t *testing.T, a *accounts) Request {
+	for name, r := range map[string]func(t *testing.T, a *accounts) OpenRequest{
+		"clean": func(*testing.T, *accounts) OpenRequest { return OpenRequest{} },
+		"operator": func(t *testing.T, a *accounts) OpenRequest {
 			token, _ := a.issue(t)
 			return wanting(token)
 		},
@@ -35,7 +35,7 @@ func TestSessionOfARevokedKeyEnds(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				kept, err := a.s.Open(t.Context(), keyAdmin, Request{})
+				kept, err := a.s.Open(t.Context(), keyAdmin, OpenRequest{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -59,7 +59,7 @@ func TestSessionOfARevokedKeyEnds(t *testing.T) {
 					t.Errorf("%d are registered", who.Open())
 				}
 				// Nothing opens with it any more.
-				_, err = a.s.Open(t.Context(), by, Request{})
+				_, err = a.s.Open(t.Context(), by, OpenRequest{})
 				wantCode(t, err, problem.Unauthorized)
 				a.mustClose(t, kept.ID)
 				if who.Open() != 0 {
@@ -118,7 +118,7 @@ func TestSessionOutlivesTheRotationOfTheTokenThatOpenedIt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			out, err := a.s.Open(t.Context(), by, Request{})
+			out, err := a.s.Open(t.Context(), by, OpenRequest{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -162,7 +162,7 @@ func TestAfterATakeOverNoScriptOfTheAgentsHearsAKey(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	out := openOf(t, s, worker, Request{})
+	out := openOf(t, s, worker, OpenRequest{})
 	going := func(path string) browser.Navigate { return browser.Navigate{URL: siteAddress + path} }
 	if _, err := s.Drive(t.Context(), worker, out.ID, going("/")); err != nil {
 		t.Fatal(err)

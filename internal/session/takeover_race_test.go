@@ -16,7 +16,7 @@ import (
 // A person who hands back closes the page next: half a hand-back would leave dialogs open that nobody answers.
 func TestAHandBackThatHasBegunIsDoneWithoutItsCaller(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := openOf(t, s, worker, Request{})
+		out := openOf(t, s, worker, OpenRequest{})
 		takeOver(t, s, ann, out.ID)
 		release := w.holding("let go")
 		ctx, leave := context.WithCancel(t.Context())
@@ -39,7 +39,7 @@ func TestAHandBackThatHasBegunIsDoneWithoutItsCaller(t *testing.T) {
 
 func TestWhoComesDuringAHandBackThatFailsIsToldWhoHasIt(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := openOf(t, s, worker, Request{})
+		out := openOf(t, s, worker, OpenRequest{})
 		takeOver(t, s, ann, out.ID)
 		release := w.holding("let go")
 		done := make(chan error, 1)
@@ -76,7 +76,7 @@ func TestAPictureThatIsLateDoesNotShowThePerson(t *testing.T) {
 	for name, taken := range map[string]bool{"it is taken over meanwhile": true, "nobody takes it over": false} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-				out := openOf(t, s, worker, Request{Record: RecordAudit, Access: "cdp"})
+				out := openOf(t, s, worker, OpenRequest{Record: RecordAudit, Access: "cdp"})
 				client, err := s.Attach(t.Context(), worker, out.ID)
 				if err != nil {
 					t.Fatal(err)
@@ -106,7 +106,7 @@ func TestAPictureThatIsLateDoesNotShowThePerson(t *testing.T) {
 
 func TestWhatIsDoneWithATokenEndsWithIt(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, Request{Tenant: store.DefaultTenant})
+		out := mustOpen(t, s, OpenRequest{Tenant: store.DefaultTenant})
 		holder := func() (identity.Principal, string) {
 			t.Helper()
 			made, err := s.IssueToken(t.Context(), ann, out.ID, identity.ScopeControl, 0)
@@ -152,7 +152,7 @@ func TestWhatIsDoneWithATokenEndsWithIt(t *testing.T) {
 
 func TestAnAgentDoesNotEndTheTokensOfPeople(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := openOf(t, s, worker, Request{})
+		out := openOf(t, s, worker, OpenRequest{})
 		issue := func(by identity.Principal) Token {
 			t.Helper()
 			made, err := s.IssueToken(t.Context(), by, out.ID, identity.ScopeControl, 0)

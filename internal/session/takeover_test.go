@@ -27,7 +27,7 @@ var (
 )
 
 // openOf opens a session of the agent's.
-func openOf(t *testing.T, s *Service, by identity.Principal, r Request) Session {
+func openOf(t *testing.T, s *Service, by identity.Principal, r OpenRequest) Session {
 	t.Helper()
 	r.Tenant = by.Tenant
 	out, err := s.Open(t.Context(), by, r)
@@ -57,7 +57,7 @@ func usable(t *testing.T, s *Service, by identity.Principal, id, want string) {
 
 func TestATakeOverCutsWhoeverUsesTheSessionAndTellsThem(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := openOf(t, s, worker, Request{})
+		out := openOf(t, s, worker, OpenRequest{})
 		client, err := s.Attach(t.Context(), worker, out.ID)
 		if err != nil {
 			t.Fatal(err)
@@ -125,7 +125,7 @@ func TestATakeOverCutsWhoeverUsesTheSessionAndTellsThem(t *testing.T) {
 
 func TestAHolderOfATokenIsNotWhoMadeIt(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, Request{Tenant: store.DefaultTenant})
+		out := mustOpen(t, s, OpenRequest{Tenant: store.DefaultTenant})
 		made, err := s.IssueToken(t.Context(), ann, out.ID, identity.ScopeCDP, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -162,7 +162,7 @@ func TestPagesAreRenewedOnlyWhereAScriptMayBe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-				out, err := s.Open(t.Context(), test.by, Request{Tenant: store.DefaultTenant})
+				out, err := s.Open(t.Context(), test.by, OpenRequest{Tenant: store.DefaultTenant})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -187,7 +187,7 @@ func TestPagesAreRenewedOnlyWhereAScriptMayBe(t *testing.T) {
 
 func TestASessionInHandIsTakenOnlyWithForce(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, Request{Tenant: store.DefaultTenant})
+		out := mustOpen(t, s, OpenRequest{Tenant: store.DefaultTenant})
 		takeOver(t, s, ann, out.ID)
 		takeOver(t, s, ann, out.ID) // hers already
 		_, err := s.TakeOver(t.Context(), ben, out.ID, false)
@@ -225,7 +225,7 @@ func TestASessionInHandIsTakenOnlyWithForce(t *testing.T) {
 
 func TestOfManyWhoTakeASessionOverOneHasIt(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := openOf(t, s, worker, Request{})
+		out := openOf(t, s, worker, OpenRequest{})
 		var all sync.WaitGroup
 		var mu sync.Mutex
 		var won []string
@@ -259,7 +259,7 @@ func TestATakeOverThatFailsGivesTheSessionBack(t *testing.T) {
 	for _, step := range []string{"hold dialogs", "renew", "record session.control"} {
 		t.Run(step, func(t *testing.T) {
 			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-				out := openOf(t, s, worker, Request{})
+				out := openOf(t, s, worker, OpenRequest{})
 				hers := watch(t, s, ann, out.ID)
 				next(t, hers)
 				w.failOnce(step, errors.New("it does not answer"))
@@ -286,7 +286,7 @@ func TestATakeOverEndsWithItsCallerAndInTime(t *testing.T) {
 	for name, leave := range map[string]bool{"the caller leaves": true, "the browser does not answer": false} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-				out := openOf(t, s, worker, Request{})
+				out := openOf(t, s, worker, OpenRequest{})
 				release := w.holding("renew")
 				defer release()
 				ctx, cancel := context.WithCancelCause(t.Context())
@@ -321,7 +321,7 @@ func TestATakeOverEndsWithItsCallerAndInTime(t *testing.T) {
 
 func TestHandingBackWaitsForPasswords(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := openOf(t, s, worker, Request{})
+		out := openOf(t, s, worker, OpenRequest{})
 		b := w.all()[jail.Name(out.Jail)].browser
 		_, err := s.HandBack(t.Context(), ann, out.ID, true)
 		wantCode(t, err, problem.Conflict) // nobody has it
@@ -363,7 +363,7 @@ func TestHandingBackWaitsForPasswords(t *testing.T) {
 func TestWhatAPersonDoesIsRecordedNowhere(t *testing.T) {
 	const typed = "correct-horse-battery"
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := openOf(t, s, worker, Request{Record: RecordAudit})
+		out := openOf(t, s, worker, OpenRequest{Record: RecordAudit})
 		usable(t, s, worker, out.ID, "")
 		steps := func() int {
 			var page bytes.Buffer
@@ -412,7 +412,7 @@ func TestWhatAPersonDoesIsRecordedNowhere(t *testing.T) {
 
 func TestASessionEndsWhileItIsInHand(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := openOf(t, s, worker, Request{Record: RecordAudit})
+		out := openOf(t, s, worker, OpenRequest{Record: RecordAudit})
 		takeOver(t, s, ann, out.ID)
 		hers := watch(t, s, ann, out.ID)
 		next(t, hers)
@@ -433,7 +433,7 @@ func TestASessionEndsInTheMiddleOfATakeOver(t *testing.T) {
 	for _, step := range []string{"hold dialogs", "renew"} {
 		t.Run(step, func(t *testing.T) {
 			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-				out := openOf(t, s, worker, Request{})
+				out := openOf(t, s, worker, OpenRequest{})
 				release := w.holding(step)
 				failed := make(chan error, 1)
 				go func() {

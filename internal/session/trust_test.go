@@ -186,7 +186,7 @@ func TestDatabaseHoldsTheExtraAuthorities(t *testing.T) {
 		t.Errorf("they are trusted for something else:\n%s", out)
 	}
 	spec := jail.Spec{Kind: jail.KindBrowser, Lifetime: jail.LifetimeOwner, Template: "browser",
-		Program: jail.Program{Argv: []string{"/bin/true"}, Wire: jail.WireStdio}, Limits: must(s.plan(Request{})).shape.limits, HomeFiles: files}
+		Program: jail.Program{Argv: []string{"/bin/true"}, Wire: jail.WireStdio}, Limits: must(s.plan(OpenRequest{})).shape.limits, HomeFiles: files}
 	if err := spec.Validate(); err != nil {
 		t.Errorf("the files cannot be staged: %v", err)
 	}

@@ -16,7 +16,7 @@ import (
 
 func TestNavigationEndsWithItsTimeout(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
-		out := mustOpen(t, s, Request{})
+		out := mustOpen(t, s, OpenRequest{})
 		began := time.Now()
 		_, err := visit(s, t.Context(), admin, out.ID, "slow", 0)
 		wantCode(t, err, problem.Timeout)
@@ -30,7 +30,7 @@ func TestNavigationEndsWithItsTimeout(t *testing.T) {
 
 func TestNavigationIsCutWhenTheSessionIsClosed(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
-		out := mustOpen(t, s, Request{})
+		out := mustOpen(t, s, OpenRequest{})
 		answers := make(chan error)
 		for range 2 { // one at work, one that waits for it
 			go func() {
@@ -50,7 +50,7 @@ func TestNavigationIsCutWhenTheSessionIsClosed(t *testing.T) {
 
 func TestTransientRecordingKeepsTheLastScreenshotsUntilTheEnd(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
-		out := mustOpen(t, s, Request{})
+		out := mustOpen(t, s, OpenRequest{})
 		for range recording.PicturesMost + 3 {
 			if _, err := photograph(s, t.Context(), admin, out.ID); err != nil {
 				t.Fatal(err)
@@ -85,7 +85,7 @@ func TestTransientRecordingKeepsTheLastScreenshotsUntilTheEnd(t *testing.T) {
 
 func TestWithoutRecordingNothingIsOnTheDisk(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
-		out := mustOpen(t, s, Request{Record: RecordOff})
+		out := mustOpen(t, s, OpenRequest{Record: RecordOff})
 		if _, err := photograph(s, t.Context(), admin, out.ID); err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +100,7 @@ func TestMemoryIsTheReasonOfACrashWhereTheKernelSaysSo(t *testing.T) {
 	for _, hit := range [][]jail.LimitName{nil, {jail.LimitMemory}, {jail.LimitTenantMemory}} {
 		inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
 			w.hit = hit
-			out := mustOpen(t, s, Request{})
+			out := mustOpen(t, s, OpenRequest{})
 			w.failOnce("navigate", problem.New(problem.PageCrashed, "", "the process of the page ended"))
 			_, err := visit(s, t.Context(), admin, out.ID, "about:blank", 0)
 			wantCode(t, err, problem.PageCrashed)

@@ -91,7 +91,7 @@ func TestPagesCannotWriteLinesOfTheTasks(t *testing.T) {
 
 // A model that thinks for long uses no session, which would end as idle.
 func TestTheSessionOfATaskLastsAsLongAsTheTask(t *testing.T) {
-	for given, want := range map[time.Duration]time.Duration{0: DefaultTimeout, MaxTimeout: MaxTimeout} {
+	for given, want := range map[string]time.Duration{"": DefaultTimeout, "30m": MaxTimeout} {
 		p, err := Request{Goal: "Look", Timeout: given}.plan()
 		if err != nil || p.session.Least != want || p.timeout != want {
 			t.Errorf("%s: %+v, %v", given, p, err)

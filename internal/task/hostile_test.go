@@ -148,7 +148,7 @@ func (w *world) hosting(pages []hostile) {
 }
 
 // wander has the obedient model visit all pages in a session, in which a person has opened another tab.
-func (w *world) wander(t *testing.T, pages []hostile, open session.Request) Result {
+func (w *world) wander(t *testing.T, pages []hostile, open session.OpenRequest) Result {
 	t.Helper()
 	w.hosting(pages)
 	obey := w.obedient(pages)
@@ -176,7 +176,7 @@ func (w *world) wander(t *testing.T, pages []hostile, open session.Request) Resu
 		}
 		return act
 	}
-	out, err := w.Run(t.Context(), w.acme, Request{Goal: "Visit all pages", Model: "acme-openai", MaxSteps: MaxSteps, MaxTokens: MaxTokens, Timeout: MaxTimeout, Session: open},
+	out, err := w.Run(t.Context(), w.acme, Request{Goal: "Visit all pages", Model: "acme-openai", MaxSteps: MaxSteps, MaxTokens: MaxTokens, Timeout: "30m", OpenRequest: open},
 		func(s Step) {
 			if s.Do == Opened {
 				id = s.Session
@@ -201,7 +201,7 @@ func (w *world) outside() (asked []string) {
 }
 
 // account stores a login of the shop's, and returns what opens a session with it.
-func (w *world) account(t *testing.T) session.Request {
+func (w *world) account(t *testing.T) session.OpenRequest {
 	t.Helper()
 	if _, err := w.vault.PutCookies(t.Context(), vault.NewCookies{Tenant: "acme", Domain: "example.com", Rules: &vault.Rules{Scopes: []string{"tools"}, MaxLeases: 1},
 		Cookies: []cookies.Cookie{{Name: "sid", Value: secret.New([]byte(cookieValue)), Domain: ".example.com", Path: "/", Expires: cookies.Session, Session: true,
@@ -212,7 +212,7 @@ func (w *world) account(t *testing.T) session.Request {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return session.Request{CredentialMode: session.ModeOperator, Domains: []string{"example.com"}, Grant: token}
+	return session.OpenRequest{CredentialMode: session.ModeOperator, Domains: []string{"example.com"}, Grant: token}
 }
 
 // The model is asked nothing once the site asks to log in: it could only guess a password.
@@ -224,7 +224,7 @@ func TestATaskEndsWhenItsAccountIsLoggedOut(t *testing.T) {
 			`<label>Password <input type=password name=password autocomplete=current-password></label><button>Log in</button></form>`)
 	})
 	w.models.act = says(`{"do":"type","ref":"$Password$","text":"guess"}`)
-	_, _, err := w.run(t.Context(), w.acme, Request{Goal: "List the orders", Model: "acme-openai", URL: w.site.url("shop.example.com", "/orders"), Session: w.account(t)})
+	_, _, err := w.run(t.Context(), w.acme, Request{Goal: "List the orders", Model: "acme-openai", URL: w.site.url("shop.example.com", "/orders"), OpenRequest: w.account(t)})
 	if p, ok := problem.As(err); !ok || p.Code != problem.LoginNeeded || p.Hint == "" || w.models.asked() > 0 || w.open() > 0 {
 		t.Errorf("%v, asked %d times", err, w.models.asked())
 	}
@@ -271,7 +271,7 @@ func TestWithoutTheRulesTheSamePagesLeadItOut(t *testing.T) {
 			pages = append(pages, p)
 		}
 	}
-	w.wander(t, pages, session.Request{})
+	w.wander(t, pages, session.OpenRequest{})
 	asked := strings.Join(w.outside(), "\n")
 	for _, path := range []string{"/in?", "/link?", "/tab?", "/form", "/button?", "/newform?", "/redirect ", "/redirected ", "/refresh ", "/script?", "/window?", "/typed?", "/image?",
 		"/fetch?", "/keys?", "/beacon", "/xhr", "/socket?", "/events?", "/style?", "/code.js"} {

@@ -6,6 +6,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
@@ -24,23 +25,18 @@ const (
 
 // Request is what a caller may say about a task. Everything but the goal may be left out.
 type Request struct {
-	Goal string
-	// Agent is the name of the agent as which the task is done. An agent leaves it out.
-	Agent string
-	// Model is one that the agent may use; the only one when it is left out.
-	Model   string
-	Dialect Dialect
-	// URL is the page to begin with.
-	URL string
-	// Schema is a JSON Schema of the answer.
-	Schema json.RawMessage
-	// Pictures shows the model a picture of each page as well.
-	Pictures  bool
-	MaxSteps  int
-	MaxTokens int64
-	Timeout   time.Duration
-	// Session says what session to open. Its tenant is whose agent it is.
-	Session session.Request
+	Goal      string          `json:"goal" doc:"the goal of the task, in words"`
+	Agent     string          `json:"agent,omitempty" doc:"the name of the agent as which it is done, with its models, budget, rules and accounts; an agent leaves it out"`
+	Model     string          `json:"model,omitempty" doc:"one that the agent may use; the only one, or the first that an operator named, when it is left out"`
+	Dialect   Dialect         `json:"dialect,omitempty" enum:"anthropic,openai-chat,openai-responses" doc:"how the model is asked; anthropic or openai-chat, as its provider has it, when it is left out"`
+	URL       string          `json:"url,omitempty" doc:"the page to begin with"`
+	Schema    json.RawMessage `json:"schema,omitempty" doc:"a JSON Schema of the answer; any text when it is left out"`
+	Pictures  bool            `json:"pictures,omitzero" doc:"show the model a picture of each page as well"`
+	MaxSteps  int             `json:"max_steps,omitzero" doc:"answers of the model, 1 to 200; 25 when it is left out"`
+	MaxTokens int64           `json:"max_tokens,omitzero" doc:"tokens of the model, in and out; 200000 when it is left out"`
+	Timeout   string          `json:"timeout,omitempty" doc:"time for the whole task, such as 10m, at most 30m; 5m when it is left out"`
+	// OpenRequest says what session to open. Its tenant is whose agent it is.
+	session.OpenRequest
 }
 
 // plan is a Request with everything decided.
@@ -52,14 +48,14 @@ type plan struct {
 	steps            int
 	tokens           int64
 	timeout          time.Duration
-	session          session.Request
+	session          session.OpenRequest
 }
 
 // plan validates a Request. Everything that is wrong is reported at once.
 func (r Request) plan() (plan, error) {
 	flaws := problem.ValidationError{Code: problem.BadRequest, Hint: "the fields and their values are in docs/run-task.md"}
 	p := plan{goal: strings.TrimSpace(r.Goal), url: r.URL, model: r.Model, dialect: r.Dialect, pictures: r.Pictures, steps: r.MaxSteps,
-		tokens: r.MaxTokens, timeout: r.Timeout, session: r.Session}
+		tokens: r.MaxTokens, timeout: DefaultTimeout, session: r.OpenRequest}
 	if p.goal == "" {
 		flaws.Add("goal", "it is missing")
 	}
@@ -81,12 +77,14 @@ func (r Request) plan() (plan, error) {
 	}
 	p.steps = int(between("max_steps", int64(r.MaxSteps), 1, MaxSteps, DefaultSteps))
 	p.tokens = between("max_tokens", r.MaxTokens, leastTokens, MaxTokens, DefaultTokens)
-	switch {
-	case r.Timeout == 0:
-		p.timeout = DefaultTimeout
-	case r.Timeout < time.Second || r.Timeout > MaxTimeout:
-		flaws.Code = problem.BadLimit
-		flaws.Add("timeout", "it is not between 1s and %s", MaxTimeout)
+	if r.Timeout != "" {
+		var err error
+		if p.timeout, err = texts.Duration(r.Timeout); err != nil {
+			flaws.AddFlaw(problem.Flaw{Field: "timeout", Message: texts.Quote(r.Timeout, 40) + " is not a duration", Hint: "write a number with s, m, h or d, such as 10m"})
+		} else if p.timeout < time.Second || p.timeout > MaxTimeout {
+			flaws.Code = problem.BadLimit
+			flaws.Add("timeout", "it is not between 1s and %s", MaxTimeout)
+		}
 	}
 	// A model may think for as long as the task takes, and nobody uses the session meanwhile.
 	p.session.Least = p.timeout

@@ -39,7 +39,7 @@ const closeLimit = 30 * time.Second
 
 // Sessions opens, steers and closes browsers. *session.Service is one.
 type Sessions interface {
-	Open(ctx context.Context, by identity.Principal, r session.Request) (session.Session, error)
+	Open(ctx context.Context, by identity.Principal, r session.OpenRequest) (session.Session, error)
 	Drive(ctx context.Context, by identity.Principal, id string, op browser.Operation) (any, error)
 	Close(ctx context.Context, by identity.Principal, id string) (session.Session, error)
 	// Stopping is closed when a session begins to end.
@@ -189,7 +189,7 @@ func (s *Service) Run(ctx context.Context, by identity.Principal, r Request, tel
 // principal is the agent as which a task is done, the caller itself or the one that an operator names, and how long it may take: the
 // token of a caller ends by itself.
 func (s *Service) principal(ctx context.Context, by identity.Principal, r Request) (who identity.Principal, left time.Duration, _ error) {
-	tenant := by.TenantOr(r.Session.Tenant)
+	tenant := by.TenantOr(r.Tenant)
 	if own := by.AgentID(); own != "" {
 		if err := s.Identity.AuthorizeWith(ctx, by, identity.TaskRun, identity.Object{Tenant: tenant, Agent: own}); err != nil {
 			return who, 0, err

@@ -36,7 +36,7 @@ func (w *world) shop() {
 func (w *world) buying(model string) Request {
 	w.models.act = says(`{"do":"type","ref":"$Search$","text":"tea HUSH","submit":true,"note":"searched for tea"}`, `{"do":"click","ref":"$Green tea$"}`,
 		`{"do":"done","answer":{"price":4.2}}`)
-	return Request{Goal: "Find the price of green tea", Model: model, URL: w.site.url("shop.example.com", "/"), Session: session.Request{Record: session.RecordAudit},
+	return Request{Goal: "Find the price of green tea", Model: model, URL: w.site.url("shop.example.com", "/"), OpenRequest: session.OpenRequest{Record: session.RecordAudit},
 		Schema: json.RawMessage(`{"type":"object","properties":{"price":{"type":"number"}},"required":["price"]}`)}
 }
 
@@ -137,7 +137,7 @@ func TestATaskIsPaidByItsOwnAgent(t *testing.T) {
 	w.shop()
 	ctx := t.Context()
 	asAdmin := w.buying("beta-anthropic")
-	asAdmin.Agent, asAdmin.Session.Tenant = "worker-of-beta", "beta"
+	asAdmin.Agent, asAdmin.Tenant = "worker-of-beta", "beta"
 	if out, _, err := w.run(ctx, w.admin, asAdmin); err != nil || out.Agent != w.beta.ID {
 		t.Fatalf("%+v, %v", out, err)
 	}
@@ -156,9 +156,9 @@ func TestATaskIsPaidByItsOwnAgent(t *testing.T) {
 		change func(*Request)
 	}{
 		{"another tenant's model", w.acme, problem.ModelUnknown, func(r *Request) { r.Model = "beta-anthropic" }},
-		{"another tenant", w.acme, problem.NotFound, func(r *Request) { r.Model, r.Session.Tenant = "beta-anthropic", "beta" }},
+		{"another tenant", w.acme, problem.NotFound, func(r *Request) { r.Model, r.Tenant = "beta-anthropic", "beta" }},
 		{"another tenant, by its operator", w.operator, problem.NotFound, func(r *Request) {
-			r.Agent, r.Model, r.Session.Tenant = "worker-of-beta", "beta-anthropic", "beta"
+			r.Agent, r.Model, r.Tenant = "worker-of-beta", "beta-anthropic", "beta"
 		}},
 		{"another tenant's agent", w.operator, problem.NotFound, func(r *Request) { r.Agent, r.Model = "worker-of-beta", "beta-anthropic" }},
 		{"another agent", w.acme, problem.Forbidden, func(r *Request) { r.Agent = "worker-of-beta" }},
@@ -208,14 +208,15 @@ func TestWhatIsWrongWithATaskIsSaidBeforeAnythingIsOpened(t *testing.T) {
 		"too many steps":           {w.acme, problem.BadLimit, func(r *Request) { r.MaxSteps = MaxSteps + 1 }},
 		"less than no steps":       {w.acme, problem.BadLimit, func(r *Request) { r.MaxSteps = -1 }},
 		"few tokens":               {w.acme, problem.BadLimit, func(r *Request) { r.MaxTokens = 10 }},
-		"too long":                 {w.acme, problem.BadLimit, func(r *Request) { r.Timeout = 24 * time.Hour }},
+		"no time":                  {w.acme, problem.BadRequest, func(r *Request) { r.Timeout = "soon" }},
+		"too long":                 {w.acme, problem.BadLimit, func(r *Request) { r.Timeout = "24h" }},
 		"an address that is none":  {w.acme, problem.BadURL, func(r *Request) { r.URL = "file:///etc/passwd" }},
 		"a schema that is none":    {w.acme, problem.BadSchema, func(r *Request) { r.Schema = json.RawMessage(`{"type":"thing"}`) }},
 		"a schema for nothing":     {w.acme, problem.BadSchema, func(r *Request) { r.Schema = json.RawMessage(`false`) }},
 		"a model that nobody has":  {w.acme, problem.ModelUnknown, func(r *Request) { r.Model = "gpt-9" }},
 		"a model of another wire":  {w.acme, problem.ModelUnknown, func(r *Request) { r.Dialect = Responses }},
 		"no model at all":          {w.beta, problem.ModelUnknown, func(r *Request) { r.Model = "" }},
-		"a session that cannot be": {w.acme, problem.BadRequest, func(r *Request) { r.Session.Record = "perhaps" }},
+		"a session that cannot be": {w.acme, problem.BadRequest, func(r *Request) { r.Record = "perhaps" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := Request{Goal: "Look", Model: "acme-anthropic"}
@@ -270,7 +271,7 @@ func TestEveryTaskHasAnEnd(t *testing.T) {
 		{"it gives up", problem.TaskGaveUp, "sold out", 1, acts(`{"do":"give_up","reason":"sold out"}`), nil},
 		{"time", problem.Timeout, "did not end", 1, func() {
 			w.models.act = func(ctx context.Context, _ int, _ string) string { <-ctx.Done(); return "" }
-		}, func(r *Request) { r.Timeout = time.Second }},
+		}, func(r *Request) { r.Timeout = "1s" }},
 		{"an error of the provider", problem.UpstreamFailed, "no tools here", 1, func() {
 			w.models.refuse = func(_ int, rw http.ResponseWriter) bool {
 				rw.WriteHeader(http.StatusBadRequest)

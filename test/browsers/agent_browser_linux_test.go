@@ -7,13 +7,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/injail"
 )
@@ -23,7 +23,7 @@ import (
 func boundByItsAgent(t *testing.T, v *laboratory, a *agent) {
 	a.do(t, injail.Command{Do: injail.Connect, URL: gatewayURL + "/mcp", Key: a.key})
 	own := a.openOne(t)
-	opened, err := v.API.Open(t.Context(), api.OpenRequest{})
+	opened, err := v.API.Open(t.Context(), session.OpenRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

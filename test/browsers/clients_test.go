@@ -47,7 +47,7 @@ func newLaboratory(t *testing.T) *laboratory {
 }
 
 // open opens a session that a script may drive, and returns what the script needs to know.
-func (v *laboratory) open(r api.OpenRequest) (session.Session, map[string]string) {
+func (v *laboratory) open(r session.OpenRequest) (session.Session, map[string]string) {
 	v.T.Helper()
 	s, err := v.API.Open(v.T.Context(), r)
 	if err != nil {
@@ -82,7 +82,7 @@ func (v *laboratory) operator(browser string) (session.Session, map[string]strin
 	if err != nil {
 		v.T.Fatal(err)
 	}
-	return v.open(api.OpenRequest{CredentialMode: session.ModeOperator, Domains: []string{testkit.LabDomain}, Grant: grant.ParseToken(issued.Token), Access: "cdp", Browser: browser})
+	return v.open(session.OpenRequest{CredentialMode: session.ModeOperator, Domains: []string{testkit.LabDomain}, Grant: grant.ParseToken(issued.Token), Access: "cdp", Browser: browser})
 }
 
 var builds = []string{"shell", "full"}
@@ -94,7 +94,7 @@ func TestStockClientsWorkUnmodified(t *testing.T) {
 		for _, name := range []string{"playwright.mjs", "puppeteer.mjs"} {
 			t.Run(build+" "+name, func(t *testing.T) {
 				inner := &laboratory{Installation: &testkit.Installation{Instance: v.Instance, T: t, API: v.API}, lab: v.lab}
-				s, env := inner.open(api.OpenRequest{Browser: build})
+				s, env := inner.open(session.OpenRequest{Browser: build})
 				// Its first page is used by operations, too.
 				if _, err := v.API.Navigate(t.Context(), s.ID, browser.Navigate{URL: v.lab.URL("/")}); err != nil {
 					t.Fatal(err)
@@ -257,7 +257,7 @@ func TestNoStockClientLeavesTheJailsIntent(t *testing.T) {
 				if mode == session.ModeOperator {
 					_, env = inner.operator(build)
 				} else {
-					_, env = inner.open(api.OpenRequest{Browser: build})
+					_, env = inner.open(session.OpenRequest{Browser: build})
 				}
 				wire := newTap(t, env["WS_URL"])
 				env["WS_URL"] = wire.url()

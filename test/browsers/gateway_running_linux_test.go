@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/policy"
+	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/injail"
 	"github.com/clawjail/clawjail/test/testkit"
@@ -34,7 +34,7 @@ func TestRegressionAPooledBrowserHasThePolicyOfWhoTakesIt(t *testing.T) {
 	}
 	warm := func() string {
 		t.Helper()
-		s, err := b.API.Open(t.Context(), api.OpenRequest{})
+		s, err := b.API.Open(t.Context(), session.OpenRequest{})
 		if err != nil || !s.Warm {
 			t.Fatalf("a session with a full pool: %+v, %v", s, err)
 		}

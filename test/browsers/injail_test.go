@@ -342,7 +342,7 @@ func TestAgentInAJailDrivesABrowserInAnother(t *testing.T) {
 	})
 
 	other := v.issue("other")
-	theirs, err := v.as(other.Key).Open(t.Context(), api.OpenRequest{})
+	theirs, err := v.as(other.Key).Open(t.Context(), session.OpenRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

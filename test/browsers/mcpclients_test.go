@@ -15,7 +15,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/clawjail/clawjail/internal/api"
+	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/test/testkit"
 )
 
@@ -72,7 +72,7 @@ func TestMCPServersOfOthersDriveASession(t *testing.T) {
 	v := newLaboratory(t)
 	t.Run("playwright", func(t *testing.T) {
 		inner := &laboratory{Installation: &testkit.Installation{Instance: v.Instance, T: t, API: v.API}, lab: v.lab}
-		_, env := inner.open(api.OpenRequest{})
+		_, env := inner.open(session.OpenRequest{})
 		s := stockServer(t, "@playwright/mcp/cli.js", "--cdp-endpoint", env["CDP_URL"])
 		call(t, s, "browser_navigate", map[string]any{"url": v.lab.URL("/login")})
 		if text := call(t, s, "browser_snapshot", nil); !strings.Contains(text, "Log in") {
@@ -84,7 +84,7 @@ func TestMCPServersOfOthersDriveASession(t *testing.T) {
 	})
 	t.Run("chrome-devtools", func(t *testing.T) {
 		inner := &laboratory{Installation: &testkit.Installation{Instance: v.Instance, T: t, API: v.API}, lab: v.lab}
-		_, env := inner.open(api.OpenRequest{Browser: "full"})
+		_, env := inner.open(session.OpenRequest{Browser: "full"})
 		s := stockServer(t, "chrome-devtools-mcp/build/src/bin/chrome-devtools-mcp.js", "--wsEndpoint", env["WS_URL"], "--no-usage-statistics", "--no-performance-crux")
 		opened := call(t, s, "new_page", map[string]any{"url": v.lab.URL("/login")})
 		selected := regexp.MustCompile(`(\d+): .*\[selected\]`).FindStringSubmatch(opened)
@@ -109,7 +109,7 @@ func TestMCPServersOfOthersDriveASession(t *testing.T) {
 	})
 	t.Run("agent-browser", func(t *testing.T) {
 		inner := &laboratory{Installation: &testkit.Installation{Instance: v.Instance, T: t, API: v.API}, lab: v.lab}
-		_, env := inner.open(api.OpenRequest{})
+		_, env := inner.open(session.OpenRequest{})
 		home := t.TempDir()
 		dir, node := testkit.Clients(t)
 		run := func(args ...string) string {

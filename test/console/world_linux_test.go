@@ -189,7 +189,7 @@ func (f *furnished) agents() {
 // sessions are a clean one at a page with a hostile title, one with an account, and one that has ended.
 func (f *furnished) sessions() {
 	ctx := f.T.Context()
-	begin := func(r api.OpenRequest, path string) session.Session {
+	begin := func(r session.OpenRequest, path string) session.Session {
 		s, err := f.API.Open(ctx, r)
 		f.must("open a session", err)
 		f.T.Cleanup(func() {
@@ -203,12 +203,12 @@ func (f *furnished) sessions() {
 		f.must("take a picture", err)
 		return s
 	}
-	f.open = begin(api.OpenRequest{Tenant: "default", Label: hostileText, Record: session.RecordAudit}, "/?q="+url.QueryEscape(hostileText)+"#"+hostileText)
+	f.open = begin(session.OpenRequest{Tenant: "default", Label: hostileText, Record: session.RecordAudit}, "/?q="+url.QueryEscape(hostileText)+"#"+hostileText)
 	issued, err := client.Call(ctx, f.API, op.IssueGrant(), op.NewGrant{Body: op.With(op.GrantRequest{Tenant: "default", Domains: []string{furnishedDomain}})})
 	f.must("issue a grant", err)
-	f.account = begin(api.OpenRequest{Tenant: "default", Label: "orders of the week", CredentialMode: session.ModeOperator, Domains: []string{furnishedDomain},
+	f.account = begin(session.OpenRequest{Tenant: "default", Label: "orders of the week", CredentialMode: session.ModeOperator, Domains: []string{furnishedDomain},
 		Grant: grant.ParseToken(issued.Token)}, "/orders")
-	ended, err := f.API.Open(ctx, api.OpenRequest{Tenant: "default", Label: "done for today"})
+	ended, err := f.API.Open(ctx, session.OpenRequest{Tenant: "default", Label: "done for today"})
 	f.must("open a session", err)
 	f.must("close a session", f.API.Close(ctx, ended.ID, true))
 	_, err = f.API.SessionToken(ctx, f.open.ID, api.TokenRequest{Scope: "view"})

@@ -21,6 +21,7 @@ import (
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/manual"
 	"github.com/clawjail/clawjail/internal/op"
+	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/testkit"
 )
@@ -370,7 +371,7 @@ func (f *follows) scripts(page manual.Page) (ran int) {
 			continue
 		}
 		dir, node := testkit.Clients(t)
-		s, err := f.API.Open(t.Context(), api.OpenRequest{})
+		s, err := f.API.Open(t.Context(), session.OpenRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}

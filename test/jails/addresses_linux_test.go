@@ -15,12 +15,12 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/policy"
+	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/test/testkit"
 )
 
@@ -52,7 +52,7 @@ func TestTheHostsOwnPublicAddressesAreInside(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Up()
-	session := b.Open(api.OpenRequest{})
+	session := b.Open(session.OpenRequest{})
 	defer b.Close(session)
 	allow := func(target, address string) (remove func()) {
 		t.Helper()

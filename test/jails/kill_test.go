@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/testkit"
 )
@@ -79,7 +79,7 @@ func killAt(b *testkit.Installation, barriers string, step jail.Step, victim str
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s, err := b.API.Open(ctx, api.OpenRequest{})
+		s, err := b.API.Open(ctx, session.OpenRequest{})
 		if err == nil {
 			_ = b.API.Close(ctx, s.ID, true) // it may have been killed
 		}
@@ -139,13 +139,13 @@ wait $pid
 		t.Fatal(err)
 	}
 	b := testkit.Start(t, instance.Options{Settings: testkit.NoPool + "runtime: " + wrapper + "\n"})
-	b.Close(b.Open(api.OpenRequest{})) // without a delay it works
+	b.Close(b.Open(session.OpenRequest{})) // without a delay it works
 	killed := func(when string) error {
 		t.Helper()
 		if err := os.WriteFile(delay, []byte(when), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		s, err := b.API.Open(t.Context(), api.OpenRequest{})
+		s, err := b.API.Open(t.Context(), session.OpenRequest{})
 		if err == nil {
 			b.Close(s.ID)
 		}
@@ -161,13 +161,13 @@ wait $pid
 	if err := os.Remove(delay); err != nil {
 		t.Fatal(err)
 	}
-	b.Close(b.Open(api.OpenRequest{})) // and works again
+	b.Close(b.Open(session.OpenRequest{})) // and works again
 }
 
 // TestSessionsSurviveARestartOfTheHostDaemon kills it under an open session.
 func TestSessionsSurviveARestartOfTheHostDaemon(t *testing.T) {
 	b := testkit.Start(t, instance.Options{Settings: testkit.NoPool})
-	id := b.Open(api.OpenRequest{})
+	id := b.Open(session.OpenRequest{})
 	for _, pid := range b.Victims("hostd") {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
@@ -186,7 +186,7 @@ func TestSessionsSurviveARestartOfTheHostDaemon(t *testing.T) {
 func TestJailsEndWithTheirOwner(t *testing.T) {
 	b := testkit.Start(t, instance.Options{Settings: testkit.NoPool})
 	for range 3 {
-		b.Open(api.OpenRequest{})
+		b.Open(session.OpenRequest{})
 	}
 	for _, pid := range b.Victims("serve") {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {

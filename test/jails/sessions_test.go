@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/inventory"
@@ -32,7 +31,7 @@ func TestTwentySessionsAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
-			s, err := b.API.Open(t.Context(), api.OpenRequest{})
+			s, err := b.API.Open(t.Context(), session.OpenRequest{})
 			if err != nil {
 				t.Errorf("open: %v", err)
 				return
@@ -60,7 +59,7 @@ func TestWarmSessionsComeFromThePoolAndAreUsedOnce(t *testing.T) {
 			}
 			return info.Service.WarmReady == 2
 		}, "the pool is not filled")
-		s, err := b.API.Open(t.Context(), api.OpenRequest{})
+		s, err := b.API.Open(t.Context(), session.OpenRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +75,7 @@ func TestWarmSessionsComeFromThePoolAndAreUsedOnce(t *testing.T) {
 	}
 	// All that shapes a jail is in the key of the pool: another limit is another jail.
 	tasks := 300
-	other, err := b.API.Open(t.Context(), api.OpenRequest{Limits: &api.LimitsRequest{Tasks: &tasks}})
+	other, err := b.API.Open(t.Context(), session.OpenRequest{Limits: session.LimitsRequest{Tasks: &tasks}})
 	if err != nil || other.Warm {
 		t.Fatalf("a session with other limits came from the pool: %+v, %v", other, err)
 	}
@@ -90,8 +89,8 @@ func TestAPageThatEatsMemoryHitsItsLimitAndItsNeighbourNoticesNothing(t *testing
 const all = []; setInterval(() => { const a = new Uint8Array(16 << 20); for (let i = 0; i < a.length; i += 4096) a[i] = 1; all.push(a); }, 20);
 </script>`)
 	b := testkit.Start(t, instance.Options{Settings: testkit.NoPool + settings})
-	neighbour := b.Open(api.OpenRequest{})
-	hog := b.Open(api.OpenRequest{Limits: &api.LimitsRequest{Memory: "256MiB", Disk: "32MiB", SHM: "32MiB"}})
+	neighbour := b.Open(session.OpenRequest{})
+	hog := b.Open(session.OpenRequest{Limits: session.LimitsRequest{Memory: "256MiB", Disk: "32MiB", SHM: "32MiB"}})
 	_, _ = b.API.Navigate(t.Context(), hog, browser.Navigate{URL: address, TimeoutMS: 5000}) // its renderer may be gone before it has loaded
 	testenv.Eventually(t, 60*time.Second, func() bool {
 		s, err := b.API.Get(t.Context(), hog)
@@ -127,9 +126,9 @@ func TestASessionEndsWhenItsTimeIsUpOrNobodyUsesItOrItsBrowserIsGone(t *testing.
 			return s.State == session.StateClosed
 		}, "the session did not end by %s", cause)
 	}
-	ends(b.Open(api.OpenRequest{TTL: "2s"}), session.CauseExpired)
-	ends(b.Open(api.OpenRequest{Idle: "2s"}), session.CauseIdle)
-	gone := b.Open(api.OpenRequest{})
+	ends(b.Open(session.OpenRequest{TTL: "2s"}), session.CauseExpired)
+	ends(b.Open(session.OpenRequest{Idle: "2s"}), session.CauseIdle)
+	gone := b.Open(session.OpenRequest{})
 	for _, pid := range b.InJails() {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
 			t.Fatal(err)
@@ -144,17 +143,17 @@ func TestBadInputIsRefusedBeforeAnythingIsMade(t *testing.T) {
 	before := b.Settled()
 	tasks := 0
 	for what, c := range map[string]struct {
-		request api.OpenRequest
+		request session.OpenRequest
 		code    string
 	}{
-		"template that is missing": {api.OpenRequest{Template: "nosuch"}, problem.TemplateMissing},
-		"template with a path":     {api.OpenRequest{Template: "../etc"}, problem.BadTemplate},
-		"no tasks":                 {api.OpenRequest{Limits: &api.LimitsRequest{Tasks: &tasks}}, problem.BadLimit},
-		"too much memory":          {api.OpenRequest{Limits: &api.LimitsRequest{Memory: "100000GiB"}}, problem.BadLimit},
-		"not a size":               {api.OpenRequest{Limits: &api.LimitsRequest{Memory: "lots"}}, problem.BadLimit},
-		"not a duration":           {api.OpenRequest{TTL: "soon"}, problem.BadRequest},
-		"longer than allowed":      {api.OpenRequest{TTL: "9999h"}, problem.BadLimit},
-		"not a browser":            {api.OpenRequest{Browser: "netscape"}, problem.BadRequest},
+		"template that is missing": {session.OpenRequest{Template: "nosuch"}, problem.TemplateMissing},
+		"template with a path":     {session.OpenRequest{Template: "../etc"}, problem.BadTemplate},
+		"no tasks":                 {session.OpenRequest{Limits: session.LimitsRequest{Tasks: &tasks}}, problem.BadLimit},
+		"too much memory":          {session.OpenRequest{Limits: session.LimitsRequest{Memory: "100000GiB"}}, problem.BadLimit},
+		"not a size":               {session.OpenRequest{Limits: session.LimitsRequest{Memory: "lots"}}, problem.BadLimit},
+		"not a duration":           {session.OpenRequest{TTL: "soon"}, problem.BadRequest},
+		"longer than allowed":      {session.OpenRequest{TTL: "9999h"}, problem.BadLimit},
+		"not a browser":            {session.OpenRequest{Browser: "netscape"}, problem.BadRequest},
 	} {
 		_, err := b.API.Open(t.Context(), c.request)
 		if p, ok := problem.As(err); !ok || p.Code != c.code || p.Message == "" || p.Hint == "" {
@@ -164,8 +163,8 @@ func TestBadInputIsRefusedBeforeAnythingIsMade(t *testing.T) {
 	if made := inventory.Added(before, b.Settled()); len(made) > 0 {
 		t.Errorf("refused, and on the host: %v", made)
 	}
-	id := b.Open(api.OpenRequest{})
-	_, err := b.API.Open(t.Context(), api.OpenRequest{})
+	id := b.Open(session.OpenRequest{})
+	_, err := b.API.Open(t.Context(), session.OpenRequest{})
 	testkit.ExpectCode(t, err, problem.TooManySessions)
 	for _, address := range []string{"file:///etc/passwd", "chrome://version", "javascript:1", "not a url", "http://", "ftp://x.test/"} {
 		_, err := b.API.Navigate(t.Context(), id, browser.Navigate{URL: address})
@@ -178,7 +177,7 @@ func TestBadInputIsRefusedBeforeAnythingIsMade(t *testing.T) {
 
 func TestAMissingRuntimeIsSaidAndLeavesNothing(t *testing.T) {
 	b := testkit.Start(t, instance.Options{Settings: testkit.NoPool + "runtime: /nonexistent/runc\n"})
-	_, err := b.API.Open(t.Context(), api.OpenRequest{})
+	_, err := b.API.Open(t.Context(), session.OpenRequest{})
 	testkit.ExpectCode(t, err, problem.RuntimeMissing)
 	b.Clean(10 * time.Second)
 }
@@ -200,7 +199,7 @@ func TestAFullDiskStopsNewSessionsAndNoEnding(t *testing.T) {
 		}
 	})
 	b := testkit.Start(t, instance.Options{Parent: dir, Settings: testkit.NoPool})
-	id := b.Open(api.OpenRequest{})
+	id := b.Open(session.OpenRequest{})
 	ballast := filepath.Join(dir, "ballast")
 	f, err := os.Create(ballast)
 	if err != nil {
@@ -212,7 +211,7 @@ func TestAFullDiskStopsNewSessionsAndNoEnding(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	_, err = b.API.Open(t.Context(), api.OpenRequest{})
+	_, err = b.API.Open(t.Context(), session.OpenRequest{})
 	// The record comes first, and so does its refusal.
 	if p := testkit.ExpectCode(t, err, problem.AuditUnavailable); !strings.Contains(p.Message, "full") {
 		t.Errorf("it does not say that the disk is full: %s", p.Message)
@@ -222,7 +221,7 @@ func TestAFullDiskStopsNewSessionsAndNoEnding(t *testing.T) {
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
-	b.Close(b.Open(api.OpenRequest{}))
+	b.Close(b.Open(session.OpenRequest{}))
 }
 
 type neverEnding struct{}
@@ -235,8 +234,8 @@ func TestTwoInstallationsDoNotTouchEachOther(t *testing.T) {
 	if a.HostScope().Installation == b.HostScope().Installation || a.HostScope().Subnet.Overlaps(b.HostScope().Subnet) {
 		t.Fatal("they share an id or a subnet")
 	}
-	a.Open(api.OpenRequest{})
-	kept := b.Open(api.OpenRequest{})
+	a.Open(session.OpenRequest{})
+	kept := b.Open(session.OpenRequest{})
 	if err := a.Kill(); err != nil {
 		t.Fatal(err)
 	}

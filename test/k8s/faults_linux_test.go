@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/grant"
@@ -98,7 +97,7 @@ func TestWhateverIsKilledNothingIsLeftHalfDone(t *testing.T) {
 			return "", note("a grant", err)
 		}
 		grants++
-		request := api.OpenRequest{CredentialMode: session.ModeOperator, Domains: []string{domain}, Grant: grant.ParseToken(issued.Token)}
+		request := session.OpenRequest{CredentialMode: session.ModeOperator, Domains: []string{domain}, Grant: grant.ParseToken(issued.Token)}
 		s, err := at.Open(within(time.Minute), request)
 		if note("an opening", err) == nil {
 			return s.ID, nil

@@ -22,6 +22,7 @@ import (
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/instance"
+	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/testkit"
 )
@@ -144,8 +145,8 @@ func TestFiguresBesideASingleMachine(t *testing.T) {
 	// The whole life of a session, from a pool of browsers, and from a pool of pods in which nothing runs yet.
 	const pods = "Kubernetes, of pods alone"
 	where := map[string]*testkit.Installation{"a single machine": single, "Kubernetes": first, pods: second}
-	first.Close(first.Open(api.OpenRequest{}))
-	second.Close(second.Open(api.OpenRequest{})) // makes its pool
+	first.Close(first.Open(session.OpenRequest{}))
+	second.Close(second.Open(session.OpenRequest{})) // makes its pool
 	full(single, first)
 	for n := range rounds + 1 {
 		for name, one := range where {
@@ -163,7 +164,7 @@ func TestFiguresBesideASingleMachine(t *testing.T) {
 	}
 
 	// A session of one control plane that is used at it, and by way of the other one.
-	s, err := second.API.Open(t.Context(), api.OpenRequest{})
+	s, err := second.API.Open(t.Context(), session.OpenRequest{})
 	c.must(err)
 	ways := map[string]*testkit.Installation{"its own": second, "another": first}
 	endpoints := map[string]string{}

@@ -27,7 +27,6 @@ import (
 	"github.com/libp2p/go-yamux/v5"
 	"github.com/prometheus/procfs"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/instance"
@@ -36,6 +35,7 @@ import (
 	"github.com/clawjail/clawjail/internal/jail/kubernetes/link"
 	"github.com/clawjail/clawjail/internal/jail/kubernetes/shim"
 	"github.com/clawjail/clawjail/internal/op"
+	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/test/k8s/smallbrowser"
 	"github.com/clawjail/clawjail/test/testkit"
 )
@@ -354,7 +354,7 @@ func (c crowd) live(count int) (asked float64) {
 	t, before, requests := c.t, c.used(), len(c.record())
 	ids := make([]string, count)
 	c.each("open", count, func(n int) error {
-		s, err := c.plane(n).Open(t.Context(), api.OpenRequest{})
+		s, err := c.plane(n).Open(t.Context(), session.OpenRequest{})
 		ids[n] = s.ID
 		return err
 	})

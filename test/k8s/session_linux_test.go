@@ -107,7 +107,7 @@ func TestSessionsArePods(t *testing.T) {
 			t.Logf("%s\n%s", c.kubectl("", "-n", "sessions", "get", "events"), v.Log())
 		}
 	})
-	open := func(r api.OpenRequest) (session.Session, map[string]string) {
+	open := func(r session.OpenRequest) (session.Session, map[string]string) {
 		t.Helper()
 		began := time.Now()
 		s, err := v.API.Open(t.Context(), r)
@@ -128,7 +128,7 @@ func TestSessionsArePods(t *testing.T) {
 	}
 	for _, build := range []string{"shell", "full"} {
 		t.Run(build, func(t *testing.T) {
-			_, env := open(api.OpenRequest{Browser: build})
+			_, env := open(session.OpenRequest{Browser: build})
 			testkit.Script(t, "playwright.mjs", env)
 		})
 	}
@@ -138,7 +138,7 @@ func TestSessionsArePods(t *testing.T) {
 		ids, took := make([]string, 20), make([]time.Duration, 20)
 		for n := range ids {
 			all.Go(func() {
-				s, err := v.API.Open(t.Context(), api.OpenRequest{})
+				s, err := v.API.Open(t.Context(), session.OpenRequest{})
 				if err != nil {
 					t.Errorf("session %d: %v", n, err)
 				}
@@ -168,7 +168,7 @@ func TestSessionsArePods(t *testing.T) {
 		}
 		issued, err := client.Call(t.Context(), v.API, op.IssueGrant(), op.NewGrant{Body: op.With(op.GrantRequest{Domains: []string{testkit.LabDomain}, Access: "cdp"})})
 		c.must(err)
-		_, env := open(api.OpenRequest{CredentialMode: session.ModeOperator, Domains: []string{testkit.LabDomain}, Grant: grant.ParseToken(issued.Token), Access: "cdp", Browser: "full"})
+		_, env := open(session.OpenRequest{CredentialMode: session.ModeOperator, Domains: []string{testkit.LabDomain}, Grant: grant.ParseToken(issued.Token), Access: "cdp", Browser: "full"})
 		testkit.Script(t, "leaks.mjs", env)
 	})
 }

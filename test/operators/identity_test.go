@@ -24,7 +24,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/grant"
@@ -175,7 +174,7 @@ func (v *visited) operator() (session.Session, error) {
 	if err != nil {
 		v.T.Fatal(err)
 	}
-	return v.API.Open(v.T.Context(), api.OpenRequest{CredentialMode: session.ModeOperator, Domains: []string{website.Domain}, Grant: grant.ParseToken(issued.Token)})
+	return v.API.Open(v.T.Context(), session.OpenRequest{CredentialMode: session.ModeOperator, Domains: []string{website.Domain}, Grant: grant.ParseToken(issued.Token)})
 }
 
 // TestLogAnAgentInWithoutGivingItThePassword is the README's way, word for word but for the names.
@@ -259,7 +258,7 @@ func TestAnAgentIsLoggedInByWhatPagesHadStored(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := v.API.Open(t.Context(), api.OpenRequest{Browser: build, CredentialMode: session.ModeOperator, Domains: []string{elsewhereDomain}, Grant: grant.ParseToken(issued.Token)})
+		s, err := v.API.Open(t.Context(), session.OpenRequest{Browser: build, CredentialMode: session.ModeOperator, Domains: []string{elsewhereDomain}, Grant: grant.ParseToken(issued.Token)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -274,7 +273,7 @@ func TestAnAgentIsLoggedInByWhatPagesHadStored(t *testing.T) {
 			t.Errorf("%s: the search for what it asks for finds nothing", build)
 		}
 		v.Close(s.ID)
-		clean := v.Open(api.OpenRequest{Browser: build})
+		clean := v.Open(session.OpenRequest{Browser: build})
 		if page, err := v.API.Navigate(t.Context(), clean, browser.Navigate{URL: v.elsewhere.url}); err != nil || page.Title != elsewhereTitle {
 			t.Errorf("%s: a session without the account shows %+v, %v", build, page, err)
 		}
@@ -324,7 +323,7 @@ func TestNoValueIsAnywhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A captured jar replaces the imported one.
-	clean := v.Open(api.OpenRequest{})
+	clean := v.Open(session.OpenRequest{})
 	if _, err := v.API.Navigate(t.Context(), clean, browser.Navigate{URL: v.site.URL("/welcome?user=bob")}); err != nil {
 		t.Fatal(err)
 	}
@@ -456,7 +455,7 @@ func TestNoValueIsAnywhere(t *testing.T) {
 		t.Error("the canary is in the log before anything was said about it")
 	}
 	v.run("tenant", "create", canaryName)
-	v.Close(v.Open(api.OpenRequest{Tenant: canaryName}))
+	v.Close(v.Open(session.OpenRequest{Tenant: canaryName}))
 	testenv.Eventually(t, 10*time.Second, func() bool { return len(plain.In("log", log.Bytes())) > 0 },
 		"the canary in the log is not found")
 	hits, _, err := plain.Files([]string{hostd.DatabaseDir(v.Config)}, nil)
@@ -484,7 +483,7 @@ func TestAnActionThatDiedHasAnOutcome(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	opened := make(chan error, 1)
-	go func() { _, err := v.API.Open(ctx, api.OpenRequest{Label: "dies"}); opened <- err }()
+	go func() { _, err := v.API.Open(ctx, session.OpenRequest{Label: "dies"}); opened <- err }()
 	testenv.Eventually(t, 30*time.Second, func() bool { _, err := os.Stat(armed + ".reached"); return err == nil }, "the jail is not being made")
 	for _, pid := range v.Victims("serve") {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
@@ -511,7 +510,7 @@ func TestAnActionThatDiedHasAnOutcome(t *testing.T) {
 // itself, and the next control plane writes that down.
 func TestWhatWasReapedIsOnRecord(t *testing.T) {
 	b := testkit.Start(t, instance.Options{Settings: testkit.NoPool})
-	s, err := b.API.Open(t.Context(), api.OpenRequest{})
+	s, err := b.API.Open(t.Context(), session.OpenRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -544,7 +543,7 @@ func TestARevokedTokenEndsWhatIsOpen(t *testing.T) {
 		t.Fatalf("%v: %s", err, stderr(err))
 	}
 	// An agent sees its own, and nothing of others.
-	other := v.Open(api.OpenRequest{})
+	other := v.Open(session.OpenRequest{})
 	if _, err := as("session", "show", other); err == nil || !strings.Contains(stderr(err), "there is no session") {
 		t.Errorf("an agent looks at another's session: %v %s", err, stderr(err))
 	}

@@ -14,13 +14,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/selftest/website"
+	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/testkit"
 )
@@ -41,7 +41,7 @@ func TestAFullDiskStopsActionsAndNoEnding(t *testing.T) {
 		}
 	})
 	b.Up()
-	id := b.Open(api.OpenRequest{})
+	id := b.Open(session.OpenRequest{})
 
 	full := filepath.Join(dir, "full")
 	f, err := os.Create(full)
@@ -56,7 +56,7 @@ func TestAFullDiskStopsActionsAndNoEnding(t *testing.T) {
 	}
 	// Free room inside the database's own file is used up first.
 	testenv.Eventually(t, 60*time.Second, func() bool {
-		s, err := b.API.Open(t.Context(), api.OpenRequest{})
+		s, err := b.API.Open(t.Context(), session.OpenRequest{})
 		if err == nil {
 			b.Close(s.ID)
 			return false
@@ -64,7 +64,7 @@ func TestAFullDiskStopsActionsAndNoEnding(t *testing.T) {
 		code := problem.CodeOf(err)
 		return code == problem.AuditUnavailable || code == problem.DiskFull || code == problem.DatabaseUnavailable
 	}, "sessions are opened on a full disk")
-	_, err = b.API.Open(t.Context(), api.OpenRequest{})
+	_, err = b.API.Open(t.Context(), session.OpenRequest{})
 	testkit.ExpectCode(t, err, problem.AuditUnavailable)
 	b.Close(id)
 	b.Clean(20 * time.Second)
@@ -73,7 +73,7 @@ func TestAFullDiskStopsActionsAndNoEnding(t *testing.T) {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, 30*time.Second, func() bool {
-		s, err := b.API.Open(t.Context(), api.OpenRequest{})
+		s, err := b.API.Open(t.Context(), session.OpenRequest{})
 		if err == nil {
 			b.Close(s.ID)
 		}
@@ -113,7 +113,7 @@ func TestPostgreSQLIsAllThatChanges(t *testing.T) {
 func TestAChangedLogIsFound(t *testing.T) {
 	b := testkit.Start(t, instance.Options{Settings: testkit.NoPool})
 	for range 3 {
-		b.Close(b.Open(api.OpenRequest{}))
+		b.Close(b.Open(session.OpenRequest{}))
 	}
 	run := func(args ...string) (string, error) { return b.Run(t.Context(), args...) }
 	export := func(file string) []string {

@@ -133,7 +133,7 @@ func sharing(t *testing.T, together bool, more ...string) (first, second *testki
 
 func TestEachControlPlaneAnswersForTheSessionsOfAll(t *testing.T) {
 	first, second := sharing(t, true)
-	id := first.Open(api.OpenRequest{Label: "of the first"})
+	id := first.Open(session.OpenRequest{Label: "of the first"})
 
 	if got, err := second.API.Get(t.Context(), id); err != nil || got.Label != "of the first" {
 		t.Fatalf("asked of the other it is %+v: %v", got, err)
@@ -248,7 +248,7 @@ func TestEachControlPlaneAnswersForTheSessionsOfAll(t *testing.T) {
 	}
 
 	// The sessions of one that is lost are lost, and what was under way there is on record as unknown.
-	id = first.Open(api.OpenRequest{})
+	id = first.Open(session.OpenRequest{})
 	if token, err = first.API.SessionToken(t.Context(), id, api.TokenRequest{Scope: identity.ScopeCDP}); err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +367,7 @@ func TestWrongKeysCountAtAllControlPlanes(t *testing.T) {
 		}
 	}
 	// Nor is it by way of another control plane, which forwards what it is asked of a session.
-	path := "/v1/sessions/" + second.Open(api.OpenRequest{})
+	path := "/v1/sessions/" + second.Open(session.OpenRequest{})
 	testenv.Eventually(t, 20*time.Second, func() bool { return ask(first, path, "cjop_wrong", here) == http.StatusTooManyRequests }, "wrong keys that are forwarded are not braked")
 	if got := ask(second, path, key, here); got != http.StatusOK {
 		t.Errorf("after wrong keys of the other machine it answers %d", got)
@@ -377,7 +377,7 @@ func TestWrongKeysCountAtAllControlPlanes(t *testing.T) {
 // An update of one after the other ends no session.
 func TestAControlPlaneThatDrainsEndsNoSession(t *testing.T) {
 	first, second := sharing(t, true)
-	id := first.Open(api.OpenRequest{})
+	id := first.Open(session.OpenRequest{})
 	ready := func(b *testkit.Installation) int {
 		t.Helper()
 		answer, err := http.Get(b.URL() + "/v1/ready")
@@ -394,7 +394,7 @@ func TestAControlPlaneThatDrainsEndsNoSession(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	testenv.Eventually(t, 5*time.Second, func() bool { return ready(first) == http.StatusServiceUnavailable }, "it is not ready")
-	_, err := first.API.Open(t.Context(), api.OpenRequest{})
+	_, err := first.API.Open(t.Context(), session.OpenRequest{})
 	testkit.ExpectCode(t, err, problem.NodeDraining)
 	for _, b := range []*testkit.Installation{first, second} { // which goes on, whoever is asked
 		if picture, err := b.API.Picture(t.Context(), id, browser.Screenshot{}); err != nil || len(picture) < 100 {
@@ -404,7 +404,7 @@ func TestAControlPlaneThatDrainsEndsNoSession(t *testing.T) {
 	if got := nodesOf(second); got["first"] != peer.NodeDraining || got["second"] != peer.NodeAlive || ready(second) != http.StatusOK {
 		t.Errorf("they are %v, and the other one is %d", got, ready(second))
 	}
-	other := second.Open(api.OpenRequest{})
+	other := second.Open(session.OpenRequest{})
 
 	waited := make(chan string, 1)
 	go func() {
@@ -429,7 +429,7 @@ func TestAControlPlaneThatDrainsEndsNoSession(t *testing.T) {
 	if got := ready(first); got != http.StatusOK {
 		t.Errorf("started again it is %d", got)
 	}
-	first.Close(first.Open(api.OpenRequest{}))
+	first.Close(first.Open(session.OpenRequest{}))
 	if got, err := first.API.Get(t.Context(), other); err != nil || got.State != session.StateReady {
 		t.Errorf("the session of the other one is %+v: %v", got, err)
 	}
@@ -440,11 +440,11 @@ func TestAControlPlaneThatDrainsEndsNoSession(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 		if args[1] == "drain" {
-			_, err := second.API.Open(t.Context(), api.OpenRequest{})
+			_, err := second.API.Open(t.Context(), session.OpenRequest{})
 			testkit.ExpectCode(t, err, problem.NodeDraining)
 		}
 	}
-	second.Close(second.Open(api.OpenRequest{}))
+	second.Close(second.Open(session.OpenRequest{}))
 	if out, err := first.Run(t.Context(), "node", "drain", "nobody"); err == nil || !strings.Contains(err.Error(), problem.NotFound) {
 		t.Errorf("one that is not there: %v, %s", err, out)
 	}
@@ -466,7 +466,7 @@ func TestTheAccountsOfANodeThatIsLostAreFree(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = b.API.Open(t.Context(), api.OpenRequest{CredentialMode: session.ModeOperator, Domains: []string{"example.com"}, Grant: grant.ParseToken(issued.Token)})
+		_, err = b.API.Open(t.Context(), session.OpenRequest{CredentialMode: session.ModeOperator, Domains: []string{"example.com"}, Grant: grant.ParseToken(issued.Token)})
 		return err
 	}
 	if err := open(first); err != nil {
@@ -496,7 +496,7 @@ func TestTheAccountsOfANodeThatIsLostAreFree(t *testing.T) {
 
 func TestControlPlanesWithAnotherAdminKeyAreNotAsked(t *testing.T) {
 	first, second := sharing(t, false)
-	id := first.Open(api.OpenRequest{})
+	id := first.Open(session.OpenRequest{})
 	_, err := second.API.Get(t.Context(), id)
 	p := testkit.ExpectCode(t, err, problem.NodeUnreachable)
 	if !strings.Contains(p.Message, "another admin key") {

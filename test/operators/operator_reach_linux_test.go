@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/grant"
@@ -25,7 +24,7 @@ func TestAnOperatorsBrowserReachesWhatItsGrantNames(t *testing.T) {
 	v := visiting(t, instance.Options{Settings: testkit.NoPool})
 	v.run("cookies", "import", v.storageState("alice"), "--domain", website.Domain)
 
-	clean := v.Open(api.OpenRequest{})
+	clean := v.Open(session.OpenRequest{})
 	v.reaches(clean, "a clean session")
 	v.Close(clean)
 
@@ -57,7 +56,7 @@ func TestAnOperatorsBrowserReachesWhatItsGrantNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wide, err := v.API.Open(t.Context(), api.OpenRequest{CredentialMode: session.ModeOperator,
+	wide, err := v.API.Open(t.Context(), session.OpenRequest{CredentialMode: session.ModeOperator,
 		Domains: []string{website.Domain}, Grant: grant.ParseToken(issued.Token)})
 	if err != nil {
 		t.Fatal(err)

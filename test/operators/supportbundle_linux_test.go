@@ -105,7 +105,7 @@ func TestASupportBundleHasNoSecretOfARealInstance(t *testing.T) {
 	}
 	needles["operator key"], needles["agent token"] = operator.Key, bot.Key
 	needles["grant"] = v.run("grant", "issue", "--domain", website.Domain)
-	s := v.Open(api.OpenRequest{Record: session.RecordAudit})
+	s := v.Open(session.OpenRequest{Record: session.RecordAudit})
 	if _, err := v.API.Navigate(t.Context(), s, browser.Navigate{URL: v.site.URL("/welcome?user=bob&x=" + inQuery)}); err != nil {
 		t.Fatal(err)
 	}

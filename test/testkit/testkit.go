@@ -17,13 +17,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/inventory"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
@@ -180,7 +180,7 @@ func (b *Installation) down() {
 }
 
 // Open opens a session.
-func (b *Installation) Open(r api.OpenRequest) string {
+func (b *Installation) Open(r session.OpenRequest) string {
 	b.T.Helper()
 	s, err := b.API.Open(b.T.Context(), r)
 	if err != nil {
