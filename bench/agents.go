@@ -49,7 +49,7 @@ func (b *bench) agents(ctx context.Context) {
 
 // sync makes the instance match a file.
 func (x *box) sync(ctx context.Context, text string) agent.Plan {
-	plan, err := x.api.SyncAgents(ctx, api.SyncRequest{Source: "clawbots.yml", Text: text, Dir: "/", Prune: true}, nil)
+	plan, err := x.api.SyncAgents(ctx, agent.SyncRequest{Source: "clawbots.yml", Text: text, Dir: "/", Prune: true}, nil)
 	for _, s := range plan.Steps {
 		if s.Problem != "" {
 			err = errors.Join(err, fmt.Errorf("%s %s: %s", s.Verb, s.Name, s.Problem))

@@ -82,24 +82,17 @@ func (p Plan) Removals() (names []string) {
 
 // SyncRequest asks to make the machine match a file.
 type SyncRequest struct {
-	Tenant string `json:"tenant,omitempty"`
-	// Source is the file's name in messages, Text what is in it, Dir the absolute folder that its relative paths start at.
-	Source string `json:"source"`
-	Text   string `json:"text"`
-	Dir    string `json:"dir"`
-	// Driver overrides agents.driver for agents that name neither template nor image: linux or docker.
-	Driver string `json:"driver,omitempty"`
-	// DryRun plans and changes nothing. Prune removes agents that were declared before and are not any more.
-	DryRun bool `json:"dry_run,omitempty"`
-	Prune  bool `json:"prune,omitempty"`
-	// Removes are the agents that somebody has agreed to: others are not pruned, and nothing is done. Empty is no such list.
-	Removes []string `json:"removes,omitempty"`
-	// Only limits it to these agents of the file.
-	Only []string `json:"only,omitempty"`
-	// Adopt takes over agents of the file that are on machines of control planes which are lost or have stopped.
-	Adopt bool `json:"adopt,omitempty"`
-	// KeepState keeps the volumes of what is pruned.
-	KeepState bool `json:"keep_state,omitempty"`
+	Tenant    string   `json:"tenant,omitempty" doc:"whose agents they are; the caller's own, or default, when it is left out"`
+	Source    string   `json:"source,omitempty" doc:"the name of the file, for messages"`
+	Text      string   `json:"text" doc:"the content of the file"`
+	Dir       string   `json:"dir,omitempty" doc:"the absolute folder that its relative paths start at"`
+	Driver    string   `json:"driver,omitempty" enum:"linux,docker" doc:"driver of agents that name neither template nor image, instead of the configured one"`
+	DryRun    bool     `json:"dry_run,omitzero" doc:"plan, and change nothing"`
+	Prune     bool     `json:"prune,omitzero" doc:"remove agents that were declared before and are missing now"`
+	Removes   []string `json:"removes,omitempty" nullable:"false" doc:"the agents that prune may remove; when it would remove another one, nothing is done, and the code is conflict"`
+	Only      []string `json:"only,omitempty" nullable:"false" doc:"only these agents of the file"`
+	Adopt     bool     `json:"adopt,omitzero" doc:"take over agents of the file, of control planes that are lost or have stopped; what they keep on machines of these stays there"`
+	KeepState bool     `json:"keep_state,omitzero" doc:"keep the volumes of what is pruned"`
 }
 
 // RemoveOptions say what stays when an agent goes.

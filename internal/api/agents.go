@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"path"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -32,7 +33,7 @@ const (
 // agentRoutes are those about the jails of agents.
 func (a *API) agentRoutes() {
 	sync := route{method: http.MethodPost, path: "/v1/agents/sync", id: "sync-agents", summary: "Make the machine match a file",
-		status: http.StatusOK, body: reflect.TypeFor[SyncRequest]()}
+		status: http.StatusOK, body: reflect.TypeFor[agent.SyncRequest]()}
 	a.large[sync.method+" "+sync.path] = large{most: maxSync, may: identity.AgentSync}
 	a.plain(sync, []*huma.Param{progressParam()}, a.planAnswers(), a.syncAgents)
 	a.plain(route{method: http.MethodPost, path: ofAgent + "/declare", id: "declare-agent", summary: "Declare one agent, beside what is declared",
@@ -88,17 +89,14 @@ func (a *API) syncAgents(w http.ResponseWriter, req *http.Request, by identity.P
 	if err := a.mayDeclare(req, by); err != nil {
 		return err
 	}
-	body, lined, err := planBody[SyncRequest](req)
+	request, lined, err := planBody[agent.SyncRequest](req)
 	if err != nil {
 		return err
 	}
-	if err := op.CheckTenant(body.Tenant); err != nil {
+	if err := op.CheckTenant(request.Tenant); err != nil {
 		return err
 	}
-	request := agent.SyncRequest{
-		Tenant: by.TenantOr(body.Tenant), Source: body.Source, Text: body.Text, Dir: body.Dir, Driver: body.Driver, DryRun: body.DryRun,
-		Prune: body.Prune, Removes: body.Removes, Only: body.Only, Adopt: body.Adopt, KeepState: body.KeepState,
-	}
+	request.Tenant = by.TenantOr(request.Tenant)
 	return a.planned(w, req, "Make the machine match a file", lined, func(ctx context.Context, progress func(agent.Step)) (agent.Plan, error) {
 		return a.Agents.Sync(ctx, by, request, progress)
 	})
@@ -146,12 +144,8 @@ func (r DeclareRequest) Read(name string) (clawbots.Agent, error) {
 
 // wantsLines says whether the answer is to come line by line.
 func wantsLines(req *http.Request) (bool, error) {
-	switch text := req.URL.Query().Get("progress"); text {
-	case "true":
-		return true, nil
-	case "", "false":
-	default:
-		return false, problem.New(problem.BadRequest, "write true or false", "progress cannot be %s", quote(text))
+	if wanted, err := boolean(req.URL.Query(), "progress"); wanted || err != nil {
+		return wanted, err
 	}
 	for _, accepted := range req.Header.Values("Accept") {
 		for kind := range strings.SplitSeq(accepted, ",") {
@@ -172,36 +166,47 @@ func bodyOf(req *http.Request) ([]byte, error) {
 	return text, nil
 }
 
-// planned answers with a plan, and with its steps as they are done when lines are wanted. A step that failed says so itself;
-// an error is of what kept all of it from being done.
+// planned answers with a plan. A step that failed says so itself; an error is of what kept all of it from being done.
 func (a *API) planned(w http.ResponseWriter, req *http.Request, doing string, lined bool,
 	do func(context.Context, func(agent.Step)) (agent.Plan, error)) error {
+	return told(a, w, req, doing, lined, func(ctx context.Context, tell func(agent.Step) error) (agent.Plan, error) {
+		plan, err := do(ctx, func(s agent.Step) { _ = tell(s) }) // nobody reads any more; what was begun is done all the same
+		if hasFailed(plan) {
+			err = nil
+		}
+		plan.Steps = list(plan.Steps)
+		return plan, err
+	}, func(s *agent.Step, p *agent.Plan, wrong *Problem) any { return SyncLine{s, p, wrong} })
+}
+
+// told answers with what something has come to; when lines are wanted, with its steps as they are done, and what it has come to, or what
+// was wrong, in the last line. Of a step that nobody reads any more, tell returns an error.
+func told[S, R any](a *API, w http.ResponseWriter, req *http.Request, doing string, lined bool,
+	do func(ctx context.Context, tell func(S) error) (R, error), line func(*S, *R, *Problem) any) error {
 	if !lined {
-		plan, err := do(req.Context(), nil)
-		if err != nil && !hasFailed(plan) {
+		out, err := do(req.Context(), func(S) error { return nil })
+		if err != nil {
 			return err
 		}
-		return control.Write(w, req, whole(plan), nil)
+		return control.Write(w, req, out, nil)
 	}
 	a.pour(req.Context(), w, req, doing, http.Header{"Content-Type": {linesType}}, func(ctx context.Context, out *lines) error {
-		var lost error // nobody reads any more; what was begun is done all the same
-		say := func(line SyncLine) {
+		var lost error
+		say := func(step *S, result *R, wrong *Problem) error {
 			if lost == nil {
-				lost = out.line(line)
+				lost = out.line(line(step, result, wrong))
 			}
+			return lost
 		}
-		plan, err := do(ctx, func(s agent.Step) { say(SyncLine{Step: &s}) })
+		result, err := do(ctx, func(s S) error { return say(&s, nil, nil) })
 		switch {
-		case err == nil || hasFailed(plan):
-			plan = whole(plan)
-			say(SyncLine{Plan: &plan})
+		case err == nil:
+			return say(nil, &result, nil)
 		case !out.begun:
 			return err
-		default:
-			p, _ := a.failed(ctx, doing, err).(*Problem) // it is always one
-			say(SyncLine{Problem: p})
 		}
-		return lost
+		p, _ := a.failed(ctx, doing, err).(*Problem) // it is always one
+		return say(nil, nil, p)
 	})
 	return nil
 }
@@ -220,16 +225,5 @@ func (l *lines) line(v any) error {
 
 // hasFailed says whether a step of a plan was not done.
 func hasFailed(p agent.Plan) bool {
-	for _, s := range p.Steps {
-		if s.Code != "" || s.Problem != "" {
-			return true
-		}
-	}
-	return false
-}
-
-// whole is a plan whose list is there.
-func whole(p agent.Plan) agent.Plan {
-	p.Steps = list(p.Steps)
-	return p
+	return slices.ContainsFunc(p.Steps, func(s agent.Step) bool { return s.Code != "" || s.Problem != "" })
 }

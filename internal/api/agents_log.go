@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -68,7 +67,7 @@ func (a *API) agentLogRoutes() {
 	add(a, route{method: http.MethodGet, path: ofAgent + "/log", id: "agent-log", summary: "What an agent's jails have printed"}, a.agentLog)
 	stdin := route{method: http.MethodPost, path: ofAgent + "/stdin", id: "type-to-agent", summary: "Write to the stdin of an agent's jail", status: http.StatusOK}
 	a.large[stdin.method+" "+stdin.path] = large{most: maxTyped, may: identity.AgentType, raw: true}
-	a.plain(stdin, []*huma.Param{agentNameParam(), tenantParam()}, map[string]*huma.Schema{"application/json": a.schema(reflect.TypeFor[Written]())}, a.typeToAgent)
+	a.plain(stdin, []*huma.Param{agentNameParam(), tenantParam()}, map[string]*huma.Schema{"application/json": a.schema(reflect.TypeFor[Written]())}, a.typeTo)
 	hook := route{method: http.MethodPost, path: ofAgent + "/webhook", id: "agent-webhook", summary: "Send a request to port 8000 of an agent's jail", status: http.StatusOK}
 	a.large[hook.method+" "+hook.path] = large{most: maxHook, may: identity.AgentWebhook, raw: true}
 	a.plain(hook, []*huma.Param{agentNameParam(), tenantParam()}, map[string]*huma.Schema{bytesType: binary()}, a.agentWebhook)
@@ -145,24 +144,17 @@ func untilTheEnd(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// ofOneAgent reads the address of a route without a description: tenant is a parameter of it, and so are others.
-func ofOneAgent(req *http.Request, by identity.Principal, others ...string) (tenant, name string, err error) {
-	query := req.URL.Query()
-	for key, values := range query {
-		if key != "tenant" && !slices.Contains(others, key) || len(values) > 1 {
-			return "", "", problem.New(problem.BadRequest, "the parameters are in /openapi.json", "the parameter %s is not known, or is there twice", quote(key))
-		}
-	}
+// ofOneAgent reads the address of a route that writes its answer itself.
+func ofOneAgent(req *http.Request, by identity.Principal) (tenant, name string, err error) {
+	tenant = req.URL.Query().Get("tenant")
 	if len(req.PathValue("name")) > maxAgentName {
 		return "", "", problem.New(problem.BadRequest, "list them: clawjail agent ls", "no agent has a name of more than %d bytes", maxAgentName)
 	}
-	if err := op.CheckTenant(query.Get("tenant")); err != nil {
-		return "", "", err
-	}
-	return by.TenantOr(query.Get("tenant")), req.PathValue("name"), nil
+	return by.TenantOr(tenant), req.PathValue("name"), op.CheckTenant(tenant)
 }
 
-func (a *API) typeToAgent(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
+// typeTo writes to the stdin of an agent's jail, or of the program that the address names.
+func (a *API) typeTo(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
 	tenant, name, err := ofOneAgent(req, by)
 	if err != nil {
 		return err
@@ -171,7 +163,7 @@ func (a *API) typeToAgent(w http.ResponseWriter, req *http.Request, by identity.
 	if err != nil {
 		return err
 	}
-	n, err := a.Agents.Type(req.Context(), by, tenant, name, "", data)
+	n, err := a.Agents.Type(req.Context(), by, tenant, name, req.PathValue("id"), data)
 	if err != nil {
 		if p, ok := problem.As(err); ok && n > 0 {
 			err = p.With("written", n)

@@ -8,21 +8,6 @@ import (
 	"github.com/clawjail/clawjail/internal/config/yamldoc"
 )
 
-// SyncRequest is the body that makes the machine match a file.
-type SyncRequest struct {
-	Tenant    string   `json:"tenant,omitempty" doc:"whose agents they are; the caller's own, or default, when it is left out"`
-	Source    string   `json:"source,omitempty" doc:"the name of the file, for messages"`
-	Text      string   `json:"text" doc:"the content of the file"`
-	Dir       string   `json:"dir,omitempty" doc:"the absolute folder that its relative paths start at"`
-	Driver    string   `json:"driver,omitempty" enum:"linux,docker" doc:"driver of agents that name neither template nor image, instead of the configured one"`
-	DryRun    bool     `json:"dry_run,omitzero" doc:"plan, and change nothing"`
-	Prune     bool     `json:"prune,omitzero" doc:"remove agents that were declared before and are missing now"`
-	Removes   []string `json:"removes,omitempty" nullable:"false" doc:"the agents that prune may remove; when it would remove another one, nothing is done, and the code is conflict"`
-	Only      []string `json:"only,omitempty" nullable:"false" doc:"only these agents of the file"`
-	Adopt     bool     `json:"adopt,omitzero" doc:"take over agents of the file, of control planes that are lost or have stopped; what they keep on machines of these stays there"`
-	KeepState bool     `json:"keep_state,omitzero" doc:"keep the volumes of what is pruned"`
-}
-
 // DeclareRequest is the body that declares one agent, beside what is declared.
 type DeclareRequest struct {
 	Tenant  string `json:"tenant,omitempty" doc:"whose agent it is; the caller's own, or default, when it is left out"`

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"iter"
@@ -75,14 +74,7 @@ func (a *API) tail(ctx context.Context, by identity.Principal, q *op.AuditQuery)
 			if err != nil {
 				return err
 			}
-			text, err := json.Marshal(op.AuditRowOf(row))
-			if err != nil {
-				return err
-			}
-			if _, err := out.Write(append(text, '\n')); err != nil {
-				return err
-			}
-			if err := out.flush(); err != nil {
+			if err := out.line(op.AuditRowOf(row)); err != nil {
 				return err
 			}
 		}

@@ -39,11 +39,6 @@ type connection struct {
 	TLS  bool           `json:"tls"`
 }
 
-type forwardedKey struct{}
-
-// isForwarded says whether another control plane has forwarded a request. That one has looked which host the client meant.
-func isForwarded(ctx context.Context) bool { return ctx.Value(forwardedKey{}) != nil }
-
 // sessionOf is the session that a request names by its path, of the API or of the console, or the MCP session that its header does;
 // empty when it names none.
 func sessionOf(r *http.Request) string {
@@ -124,7 +119,7 @@ func (a *API) byOwner(here http.Handler) http.Handler {
 			r = a.mayForward(r)
 		}
 		id := sessionOf(r)
-		if id == "" || isForwarded(r.Context()) {
+		if id == "" || identity.IsForwarded(r.Context()) {
 			here.ServeHTTP(w, r)
 			return
 		}
@@ -168,7 +163,7 @@ func (a *API) byAgent(here http.Handler) http.Handler {
 		name, below, _ := strings.Cut(rest, "/")
 		below, _, _ = strings.Cut(below, "/")
 		itself := below == "" && (r.Method == http.MethodGet || r.Method == http.MethodDelete) // no agent is meant by POST /v1/agents/sync
-		if !is || !itself && !ofJails[below] || isForwarded(r.Context()) {
+		if !is || !itself && !ofJails[below] || identity.IsForwarded(r.Context()) {
 			here.ServeHTTP(w, r)
 			return
 		}
@@ -204,7 +199,7 @@ func ElsewhereOfSignIn(r *http.Request, begun string) (http.Handler, error) {
 
 func elsewhere(r *http.Request, nodeOf func(*API) (string, error)) (http.Handler, error) {
 	a, _ := r.Context().Value(awayKey{}).(*API)
-	if a == nil || isForwarded(r.Context()) {
+	if a == nil || identity.IsForwarded(r.Context()) {
 		return nil, nil
 	}
 	node, err := nodeOf(a)
@@ -258,7 +253,7 @@ func (a *API) Forwarded(w http.ResponseWriter, r *http.Request) {
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
 		from = r.TLS.PeerCertificates[0].Subject.CommonName
 	}
-	ctx := identity.Forwarded(context.WithValue(r.Context(), forwardedKey{}, true), from)
+	ctx := identity.Forwarded(r.Context(), from)
 	if said.To.IsValid() {
 		ctx = context.WithValue(ctx, http.LocalAddrContextKey, net.TCPAddrFromAddrPort(said.To))
 	}

@@ -45,8 +45,8 @@ func (a *API) throughProxies(next http.Handler) http.Handler {
 // ownHost reports whether the Host header names this server. It asks that of requests that proxies hand on, too: whoever
 // connects from a proxy's address, such as a loopback one, may be another program, or a browser that a web page sends here.
 func (a *API) ownHost(r *http.Request) bool {
-	if isForwarded(r.Context()) {
-		return true // the control plane that it came to has looked
+	if identity.IsForwarded(r.Context()) {
+		return true // the control plane that it came to has looked which host the client meant
 	}
 	host, port := r.Host, ""
 	if h, p, err := net.SplitHostPort(r.Host); err == nil {

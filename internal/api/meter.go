@@ -56,7 +56,7 @@ func (a *API) metered(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(out, r.WithContext(identity.WithArrival(r.Context(), func(of quota.Holder) {
 			m.is(of)
-			if isForwarded(r.Context()) {
+			if identity.IsForwarded(r.Context()) {
 				if text, err := json.Marshal(of); err == nil {
 					w.Header().Set(holderHeader, string(text))
 				}

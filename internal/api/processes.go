@@ -9,7 +9,6 @@ import (
 
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/base/texts"
-	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -94,7 +93,7 @@ func (a *API) addProcesses() {
 		summary: "Write to the stdin of a program; an empty body is the end of it"}
 	a.large[stdin.method+" "+stdin.path] = large{most: maxTyped, may: identity.AgentType, raw: true}
 	a.plain(stdin, []*huma.Param{agentNameParam(), processID(), tenantParam()},
-		map[string]*huma.Schema{"application/json": a.schema(reflect.TypeFor[Written]())}, a.typeToProcess)
+		map[string]*huma.Schema{"application/json": a.schema(reflect.TypeFor[Written]())}, a.typeTo)
 	a.api.OpenAPI().Paths[stdin.path].Post.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{bytesType: {Schema: binary()}}}
 	a.eventRoutes()
 	a.plain(route{method: http.MethodGet, path: ofAgent + "/attach", id: "attach-process",
@@ -148,22 +147,6 @@ func (a *API) processes(ctx context.Context, by identity.Principal, in *processe
 
 func (a *API) endProcess(ctx context.Context, by identity.Principal, in *processInput) (*nothing, error) {
 	return nil, a.Agents.EndProcess(ctx, by, in.Tenant, in.Name, in.ID)
-}
-
-func (a *API) typeToProcess(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
-	tenant, name, err := ofOneAgent(req, by)
-	if err != nil {
-		return err
-	}
-	text, err := rawBody(req, maxTyped)
-	if err != nil {
-		return err
-	}
-	n, err := a.Agents.Type(req.Context(), by, tenant, name, req.PathValue("id"), text)
-	if err != nil {
-		return err
-	}
-	return control.Write(w, req, Written{Bytes: n}, nil)
 }
 
 // request reads the texts. Whether their values are allowed is the service's to say.

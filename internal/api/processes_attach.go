@@ -36,12 +36,12 @@ type Attached struct {
 // attach runs a program in a jail for the client of a WebSocket, whose first message says which. A caller without the right gets
 // an HTTP error, before there is a WebSocket. The program ends with the connection.
 func (a *API) attach(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
-	tenant, name, err := ofOneAgent(req, by, "exec")
+	tenant, name, err := ofOneAgent(req, by)
 	if err != nil {
 		return err
 	}
 	query := req.URL.Query()
-	exec, err := boolean(query.Get("exec"))
+	exec, err := boolean(query, "exec")
 	if err != nil {
 		return err
 	}

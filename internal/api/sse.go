@@ -2,9 +2,11 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"reflect"
 	"strconv"
 	"strings"
@@ -15,7 +17,6 @@ import (
 
 	"github.com/clawjail/clawjail/internal/agent"
 	"github.com/clawjail/clawjail/internal/identity"
-	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -53,35 +54,19 @@ func lastEventParam() *huma.Param {
 	return &huma.Param{Name: lastEvent, In: "header", Schema: &huma.Schema{Type: huma.TypeString}, Description: "the same as after, which it comes before"}
 }
 
-// eventsQuery reads the address of a stream of events.
-func eventsQuery(req *http.Request) (tenant, after string, follow bool, err error) {
-	query := req.URL.Query()
-	for key, values := range query {
-		if key != "tenant" && key != "follow" && key != "after" || len(values) > 1 {
-			return "", "", false, problem.New(problem.BadRequest, "the parameters are in /openapi.json", "the parameter %s is not known, or is there twice", quote(key))
-		}
-	}
-	if len(req.PathValue("name")) > maxAgentName {
-		return "", "", false, problem.New(problem.BadRequest, "list them: clawjail agent ls", "no agent has a name of more than %d bytes", maxAgentName)
-	}
-	tenant, after, follow = query.Get("tenant"), query.Get("after"), true
-	if id := req.Header.Get(lastEvent); id != "" {
-		after = id
-	}
-	if query.Has("follow") {
-		if follow, err = strconv.ParseBool(query.Get("follow")); err != nil {
-			return "", "", false, problem.New(problem.BadRequest, "write true or false", "follow cannot be %s", quote(query.Get("follow")))
-		}
-	}
-	return tenant, after, follow, op.CheckTenant(tenant)
-}
-
 // events answers with server-sent events: each has its id, its type and itself as JSON. A client that is broken off, or that takes
 // nothing for a while and is broken off for that, goes on where it was and is told what it missed.
 func (a *API) events(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
-	tenant, after, follow, err := eventsQuery(req)
+	tenant, name, err := ofOneAgent(req, by)
 	if err != nil {
 		return err
+	}
+	query := req.URL.Query()
+	after, follow := cmp.Or(req.Header.Get(lastEvent), query.Get("after")), true
+	if query.Get("follow") != "" {
+		if follow, err = boolean(query, "follow"); err != nil {
+			return err
+		}
 	}
 	header := http.Header{"Content-Type": {eventsType}, "X-Accel-Buffering": {"no"}}
 	a.pour(req.Context(), w, req, "Tell what an agent does", header, func(ctx context.Context, out *lines) error {
@@ -89,7 +74,7 @@ func (a *API) events(w http.ResponseWriter, req *http.Request, by identity.Princ
 		if follow {
 			defer s.beat()()
 		}
-		err := a.Agents.Events(ctx, by, tenant, req.PathValue("name"), req.PathValue("id"), after, follow, s.event)
+		err := a.Agents.Events(ctx, by, tenant, name, req.PathValue("id"), after, follow, s.event)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if err == nil {
@@ -163,14 +148,15 @@ func execParam() *huma.Param {
 		Description: "run the program in the agent's own jail, beside what runs there; the caller alone has its input and output"}
 }
 
-// boolean reads a parameter that is true or false.
-func boolean(text string) (bool, error) {
+// boolean reads a parameter that is true or false, which it is when it is left out.
+func boolean(query url.Values, name string) (bool, error) {
+	text := query.Get(name)
 	if text == "" {
 		return false, nil
 	}
 	v, err := strconv.ParseBool(strings.ToLower(text))
 	if err != nil {
-		return false, problem.New(problem.BadRequest, "write true or false", "the parameter cannot be %s", quote(text))
+		return false, problem.New(problem.BadRequest, "write true or false", "%s cannot be %s", name, quote(text))
 	}
 	return v, nil
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/task"
@@ -52,39 +51,17 @@ func (a *API) runTask(w http.ResponseWriter, req *http.Request, by identity.Prin
 	if err := op.CheckTenant(request.Tenant); err != nil {
 		return err
 	}
-	if !lined {
-		ctx, release := untilTheEnd(req.Context())
+	return told(a, w, req, "Do a task", lined, func(ctx context.Context, tell func(task.Step) error) (task.Result, error) {
+		ctx, release := untilTheEnd(ctx)
 		defer release()
-		out, err := a.Tasks.Run(ctx, by, request, nil)
-		if err != nil {
-			return err
-		}
-		return control.Write(w, req, TaskResult(out), nil)
-	}
-	const doing = "Do a task"
-	a.pour(req.Context(), w, req, doing, http.Header{"Content-Type": {linesType}}, func(ctx context.Context, out *lines) error {
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
-		var lost error // nobody reads any more
-		say := func(line TaskLine) {
-			if lost == nil {
-				lost = out.line(line)
-			}
-			if lost != nil {
+		return a.Tasks.Run(ctx, by, request, func(s task.Step) {
+			if tell(s) != nil {
 				stop()
 			}
-		}
-		result, err := a.Tasks.Run(ctx, by, request, func(s task.Step) { say(TaskLine{Step: (*TaskStep)(&s)}) })
-		switch {
-		case err == nil:
-			say(TaskLine{Result: (*TaskResult)(&result)})
-		case !out.begun:
-			return err
-		default:
-			p, _ := a.failed(ctx, doing, err).(*Problem) // it is always one
-			say(TaskLine{Problem: p})
-		}
-		return lost
+		})
+	}, func(s *task.Step, r *task.Result, wrong *Problem) any {
+		return TaskLine{(*TaskStep)(s), (*TaskResult)(r), wrong}
 	})
-	return nil
 }

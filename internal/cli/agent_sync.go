@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/agent"
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -27,7 +26,7 @@ const clawbotsFile = "clawbots.yml"
 // syncOptions are what a sync was asked for.
 type syncOptions struct {
 	file        string
-	request     api.SyncRequest
+	request     agent.SyncRequest
 	needs       needs
 	yes, asJSON bool
 }

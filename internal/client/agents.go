@@ -23,7 +23,7 @@ const maxPlan = 16 << 20
 
 // SyncAgents makes the machine match a file. progress, which may be nil, is told of steps as they begin and are done. Steps that
 // failed say so in the plan, and are no error.
-func (c *Client) SyncAgents(ctx context.Context, r api.SyncRequest, progress func(agent.Step)) (agent.Plan, error) {
+func (c *Client) SyncAgents(ctx context.Context, r agent.SyncRequest, progress func(agent.Step)) (agent.Plan, error) {
 	return told[agent.Step, agent.Plan](ctx, c, pathOf("agents", "sync"), r, "plan", progress)
 }
 

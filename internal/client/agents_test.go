@@ -31,7 +31,7 @@ func TestEveryCallAboutAgentsIsTheRequestThatItShouldBe(t *testing.T) {
 	ctx := t.Context()
 	for want, call := range map[string]func() error{
 		`POST /v1/agents/sync?progress=true {"text":"clawbots: []","dry_run":true,"only":["x"]}`: func() error {
-			_, err := c.SyncAgents(ctx, api.SyncRequest{Text: "clawbots: []", DryRun: true, Only: []string{"x"}}, nil)
+			_, err := c.SyncAgents(ctx, agent.SyncRequest{Text: "clawbots: []", DryRun: true, Only: []string{"x"}}, nil)
 			return err
 		},
 		`POST /v1/agents/dev-bot/declare?progress=true {"tenant":"acme","agent":{"image":"a:1"}}`: func() error {
@@ -83,23 +83,23 @@ func TestStepsOfASyncAreToldAsTheyCome(t *testing.T) {
 	var steps []string
 	note := func(s agent.Step) { steps = append(steps, s.Name) }
 	c := answering(t, 200, `{"step":{"name":"x"}}`+"\n"+`{"step":{"name":"x","done":true}}`+"\n"+`{"plan":{"steps":[{"name":"x","done":true}]}}`+"\n")
-	plan, err := c.SyncAgents(t.Context(), api.SyncRequest{}, note)
+	plan, err := c.SyncAgents(t.Context(), agent.SyncRequest{}, note)
 	if err != nil || len(plan.Steps) != 1 || !plan.Steps[0].Done || strings.Join(steps, ",") != "x,x" {
 		t.Errorf("%+v, %v, %v", plan, steps, err)
 	}
 	c = answering(t, 200, `{"step":{"name":"x"}}`+"\n"+`{"problem":{"code":"disk_full","detail":"the disk is full","hint":"make room"}}`+"\n")
-	if _, err := c.SyncAgents(t.Context(), api.SyncRequest{}, note); problem.CodeOf(err) != problem.DiskFull {
+	if _, err := c.SyncAgents(t.Context(), agent.SyncRequest{}, note); problem.CodeOf(err) != problem.DiskFull {
 		t.Errorf("%v", err)
 	}
 	// A part is not taken for the whole.
 	for _, text := range []string{"", `{"step":{"name":"x"}}` + "\n", `{"step":{"na`} {
-		if plan, err := answering(t, 200, text).SyncAgents(t.Context(), api.SyncRequest{}, note); err == nil {
+		if plan, err := answering(t, 200, text).SyncAgents(t.Context(), agent.SyncRequest{}, note); err == nil {
 			t.Errorf("%q is the plan %+v", text, plan)
 		}
 	}
 	// Mistakes of the file keep their places.
 	c = answering(t, 400, `{"code":"bad_request","detail":"x","errors":[{"line":2,"column":5,"field":"a","message":"m","hint":"h"}]}`)
-	_, err = c.SyncAgents(t.Context(), api.SyncRequest{}, note)
+	_, err = c.SyncAgents(t.Context(), agent.SyncRequest{}, note)
 	p, _ := problem.As(err)
 	if p == nil || len(p.Details["errors"].([]problem.Flaw)) != 1 || p.Details["errors"].([]problem.Flaw)[0].Column != 5 {
 		t.Errorf("%v", err)

@@ -71,6 +71,9 @@ func Forwarded(ctx context.Context, host string) context.Context {
 	return context.WithValue(ctx, networkKey{}, network{host: cmp.Or(host, "one without a name")})
 }
 
+// IsForwarded says whether another host has handed a request on.
+func IsForwarded(ctx context.Context) bool { return networkOf(ctx).host != "" }
+
 func networkOf(ctx context.Context) network {
 	n, _ := ctx.Value(networkKey{}).(network)
 	return n
