@@ -27,7 +27,7 @@ const (
 	printedLines = 1_000_000
 )
 
-// fleet is a file with so many agents that wait.
+// fleet is a file with n agents that wait.
 func fleet(n int) string {
 	var b strings.Builder
 	b.WriteString("clawbots:\n")

@@ -88,7 +88,7 @@ func (d *desk) watch(ctx context.Context, session string) *watcher {
 }
 
 func (w *watcher) end() {
-	_ = w.conn.CloseNow() // nobody waits for an answer
+	_ = w.conn.CloseNow() // no answer is waited for
 	w.task.Wait()
 }
 
@@ -292,7 +292,7 @@ func (b *bench) refreshes(ctx context.Context, d *desk) {
 	b.result.Beside("opened by the API, nobody watches", opened, ours)
 }
 
-// idleView is what one viewer of a page on which nobody does anything costs, beside what it costs alone: the medians, so that what
+// idleView is the cost of one viewer of an idle page, beside what it costs alone: the medians, so that what
 // a daemon does once in a while is not taken for what watching costs. It returns what a viewer adds.
 func (b *bench) idleView(ctx context.Context, d *desk, session, page, name string, rounds int) *report.Figure {
 	must(d.api.Navigate(ctx, session, browser.Navigate{URL: b.site.address(page)}))

@@ -63,7 +63,7 @@ func (b *bench) gatewayPart(ctx context.Context) {
 func (b *bench) newExit(ctx context.Context) *exit {
 	l := b.newLedger(ctx)
 	x := &exit{upstream: httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "hello") // whoever left needs no answer
+		_, _ = io.WriteString(w, "hello") // a client that has left needs no answer
 	}))}
 	to := must(url.Parse(x.upstream.URL))
 	transport := http.DefaultTransport.(*http.Transport).Clone()
@@ -119,7 +119,7 @@ func (b *bench) listen(do func(net.Conn)) net.Listener {
 		var all []net.Conn
 		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
 			all = append(all, c)
-			if do != nil { // nobody waits for one that is silent: that would be in the figure of its memory
+			if do != nil { // a silent tunnel is not waited for: that would count in the figure of its memory
 				go func() {
 					defer c.Close()
 					do(c)

@@ -125,7 +125,7 @@ func printedBy(folder, out string) (values map[string][]float64, units, skipped 
 	return values, units, skipped
 }
 
-// notKept is instead of the unit of what a call allocates: that is for whoever works on it.
+// notKept stands for the unit of allocations, which are left out: they matter only to developers.
 const notKept = "not kept"
 
 // metric takes the unit apart that a benchmark gave to a value: what it is a unit of, and the unit itself.

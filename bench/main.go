@@ -201,8 +201,8 @@ func (b *bench) all(ctx context.Context) {
 	}))
 }
 
-// one measures a part. What it needs and is not there is started before, and what it does not need, which would be in the way, is
-// ended.
+// one measures a part. It first starts the installations that the part needs, and ends those that it does not need, which would
+// disturb it.
 func (b *bench) one(ctx context.Context, p part) error {
 	err := b.within(func() {
 		check(b.endBoxes(p.boxes))
@@ -250,7 +250,7 @@ func (b *bench) endBoxes(needed []int) (err error) {
 	return err
 }
 
-// progress tells whoever waits, with the time that has passed.
+// progress prints a line for the person who waits, with the time that has passed.
 func (b *bench) progress(format string, a ...any) {
 	passed := time.Since(b.began).Round(time.Second)
 	fmt.Fprintf(os.Stderr, "%5s  %s\n", passed, strings.ReplaceAll(fmt.Sprintf(format, a...), "\n", "\n       "))

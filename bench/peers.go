@@ -17,7 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/browser"
 )
 
-// nobody is who runs what is compared with a jail: Chromium's own sandbox does not start as root.
+// nobody is the user that runs what is compared with a jail: Chromium's own sandbox does not start as root.
 const nobody = 65534
 
 // homeOfNobody is a folder in memory.
@@ -83,7 +83,7 @@ func startChromium(ctx context.Context, proxy string) *chromium {
 
 // end closes the pipe, which ends the browser.
 func (c *chromium) end() error {
-	_, _ = c.in.Close(), c.out.Close() // whoever spoke with it may have closed them
+	_, _ = c.in.Close(), c.out.Close() // they may be closed already
 	finish(c.cmd)
 	return os.RemoveAll(c.home)
 }

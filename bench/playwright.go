@@ -149,7 +149,7 @@ func (b *bench) driving(ctx context.Context) {
 	b.result.Figures[connect+aSession].AtMost(50)
 	b.result.Beside("plain Chromium, direct CDP", connect+direct, connect+aSession, connect+aSession+", by its WebSocket")
 
-	// The same script in every way, in another order each time. What the guard costs is taken within each round alone.
+	// The same script in every way, in another order each time. The cost of the guard is computed within each round.
 	const script = "drive: script, "
 	ways := []string{direct, guardedClean, guardedOperator, aSession}
 	calls, n := times{}, 0

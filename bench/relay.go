@@ -36,7 +36,7 @@ type relay struct {
 	scrub    *redact.Values // such values as an operator's cookies have; none is on a page
 
 	server *httptest.Server
-	secret string // the endpoints are below; nobody else knows it
+	secret string // the endpoints are below this path, which only this process knows
 	all    sync.WaitGroup
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 // failure is why something was given up. Parts consist of steps of which none makes sense when an earlier one did not work: they
-// check each, and attempt gives the reason to whoever measures the next part.
+// check each, and attempt returns the reason to the code that measures the next part.
 type failure struct{ error }
 
 // check gives up unless all is well.

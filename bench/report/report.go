@@ -35,7 +35,7 @@ type Run struct {
 	Notes       []string           `json:"notes,omitempty"`
 }
 
-// Figure is one measured thing. Of a single value only P50 is set.
+// Figure is one measured thing. A single value has only P50.
 type Figure struct {
 	Unit  string   `json:"unit"`
 	N     int      `json:"n"`

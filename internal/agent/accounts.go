@@ -12,7 +12,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 )
 
-// Accounts is who may use which account. *credential.Service is one.
+// Accounts lists, checks and changes the permissions of agents to use accounts. *credential.Service is one.
 type Accounts interface {
 	Permissions(ctx context.Context, by identity.Principal, tenant string) ([]grant.Permission, error)
 	// CheckAccount says why an account cannot be permitted to any agent of a tenant.
@@ -74,7 +74,7 @@ func (s *Service) applyAccounts(ctx context.Context, by identity.Principal, tena
 	return nil
 }
 
-// readAccounts adds who may use which account, by the agents' ids. What somebody has given for a time that is over says nothing.
+// readAccounts adds the permissions to use accounts, by the agents' ids. Expired ones are left out.
 func (s *Service) readAccounts(ctx context.Context, by identity.Principal, w *tenantState) error {
 	all, err := s.o.Accounts.Permissions(ctx, by, w.tenant)
 	if err != nil {

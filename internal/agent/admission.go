@@ -32,7 +32,7 @@ const (
 	pollLongest = 90 * time.Second
 )
 
-// actorSelf is who does what nobody asked for.
+// actorSelf is the actor of what clawjail does by itself, without a request.
 const actorSelf = "system"
 
 // door is what the gateway was told.
@@ -57,7 +57,7 @@ func newDoor() door {
 	return door{one: newLock(), admitted: map[netip.Addr]visitor{}, look: wake.New()}
 }
 
-// Look has agents compared with their jails soon. It does not wait for that.
+// Look starts a comparison of agents with their jails. It does not wait for that.
 func (s *Service) Look() { s.door.look.Send() }
 
 // Follow lets the jails of agents through the gateway, and ends those of agents that were revoked or deleted. It returns when
@@ -175,7 +175,7 @@ func (s *Service) admit(ctx context.Context) error {
 			continue
 		}
 		if err := s.o.Gateway.Forget(addr, was.jail); err != nil {
-			// It stays in the list, and is tried again; nobody else is let in at that address.
+			// The address stays in the list and is tried again. Until then no other jail is admitted there.
 			errs = append(errs, fmt.Errorf("end what %s has open: %w", was.jail, err))
 			continue
 		}
@@ -277,7 +277,7 @@ func (s *Service) stand(ctx context.Context, waits map[whose]time.Time) error {
 	return errors.Join(errs...)
 }
 
-// standOf is stand for the agents of one tenant, which nobody else changes meanwhile.
+// standOf is stand for the agents of one tenant, in whose turn no other call changes them.
 func (s *Service) standOf(ctx context.Context, tenant string, waits map[whose]time.Time) error {
 	// The work is determined again here, so that it is still current when it is done.
 	todo, err := s.outOfStanding(ctx, waits)

@@ -45,7 +45,7 @@ type Step struct {
 	Workspace string           `json:"workspace,omitempty"`
 	Mode      clawbots.Mode    `json:"workspace_mode,omitempty"`
 	Exposes   []string         `json:"exposes,omitempty"`
-	// Of a step that was done.
+	// The following fields are those of a step that was done.
 	Done    bool   `json:"done,omitempty"`
 	Took    int64  `json:"took_ms,omitempty"`
 	Code    string `json:"code,omitempty"` // of Problem
@@ -224,7 +224,7 @@ type Agents interface {
 	Declare(ctx context.Context, by identity.Principal, tenant string, read func() (clawbots.Agent, error), replace bool, progress func(Step)) (Plan, error)
 	// RemoveAgent ends the jail, revokes the tokens and removes what was declared. The name is free again.
 	RemoveAgent(ctx context.Context, by identity.Principal, tenant, name string, o RemoveOptions) error
-	// List lists agents with their jails. When nobody can say which jails there are, that is the error, and agents are listed
+	// List lists agents with their jails. When it is not known which jails there are, that is the error, and agents are listed
 	// all the same.
 	List(ctx context.Context, by identity.Principal, tenant string) ([]Status, error)
 	Get(ctx context.Context, by identity.Principal, tenant, name string) (Status, error)

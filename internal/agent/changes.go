@@ -24,7 +24,7 @@ func (l lock) unlock() { <-l }
 // steps tells a listener of steps, in the order that they came and one at a time. The code that adds one does not wait until it is told:
 // a slow listener holds up the end of its own call, and nothing else.
 type steps struct {
-	tell func(Step) // nil: nobody listens
+	tell func(Step) // nil: there is no listener
 
 	mu      sync.Mutex
 	queue   []Step

@@ -165,7 +165,7 @@ func (s *Service) forget(ctx context.Context, d *declaration) error {
 	return nil
 }
 
-// ServersOf are the MCP servers whose tools an agent is offered. It is asked with every request, and asks nobody itself.
+// ServersOf are the MCP servers whose tools an agent is offered. It is called with every request, and does no I/O.
 func (s *Service) ServersOf(tenant, agentID string) []string {
 	all := s.servers.Load()
 	if all == nil || agentID == "" {

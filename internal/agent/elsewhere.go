@@ -89,7 +89,7 @@ func (w *tenantState) leaveOthers(nodes []store.Node, adopt func(name string) bo
 	}
 }
 
-// claim writes down that the agents whose jails are here are of this machine, where nobody has said so: versions of before did not.
+// claim writes down that the agents whose jails are here are of this machine, where that is missing: earlier versions did not write it.
 func (s *Service) claim(ctx context.Context, entries []store.Entry) error {
 	var free []*declaration
 	for _, e := range entries {

@@ -72,7 +72,7 @@ type telling struct {
 	streams [2]cutter // stdout, stderr
 	mark    int64
 	lines   reader
-	printed time.Time // when what is being told was printed; zero: nobody knows
+	printed time.Time // when the output of the current event was printed; zero: unknown
 }
 
 func streamOf(n int) jail.Stream { return [...]jail.Stream{jail.Stdout, jail.Stderr}[n] }
@@ -302,7 +302,7 @@ func (t *telling) read(ctx context.Context, n int, offset int64, limit int, wait
 	return c, err
 }
 
-// whileAway repeats a question while nobody is there to answer it.
+// whileAway repeats a call while the host daemon is away.
 func whileAway(ctx context.Context, ask func() error) error {
 	err := wake.Retry(ctx, awayPause, awayMost, jail.IsAway, ask)
 	if jail.IsAway(err) {

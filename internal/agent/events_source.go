@@ -91,7 +91,7 @@ func (s processSource) read(ctx context.Context, stream jail.Stream, offset int6
 		c, err := log.Read(ctx, offset, limit, wait)
 		return jail.LogChunk{Data: c.Data, Offset: c.Offset, First: c.First, End: c.End, Marks: log.Marks(c)}, err
 	}
-	if wait > 0 { // the lines are with whoever started it
+	if wait > 0 { // the caller that started it reads its lines
 		s.wait(ctx, wait)
 	}
 	return jail.LogChunk{}, ctx.Err()

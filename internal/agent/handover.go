@@ -16,9 +16,9 @@ import (
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
-// An agent whose state is where several control planes reach it goes to another one while its own drains. That it goes is written down
-// before its jail ends, and who has it afterwards, so that there are never two jails, and each step is done again by whoever finds it
-// undone.
+// An agent whose state several control planes can reach goes to another one while its own drains. A mark is written before its jail
+// ends, and the name of its next control plane afterwards, so that there are never two jails. Any control plane that finds a step
+// undone does it again.
 
 // moveAgents gives the agents of this control plane away while it drains, and takes those that were given to it.
 func (s *Service) moveAgents(ctx context.Context, waits map[whose]time.Time) error {
@@ -45,7 +45,7 @@ func (s *Service) moveAgents(ctx context.Context, waits map[whose]time.Time) err
 		do = func(ctx context.Context, tenant string, waits map[whose]time.Time) error {
 			return s.give(ctx, tenant, takers, waits)
 		}
-		for tenant := range tenants { // who waits for all to be gone counts those that go
+		for tenant := range tenants { // `node drain --wait` counts the agents that are marked to leave
 			errs = append(errs, s.inTurn(ctx, tenant, func() error { return s.leave(ctx, tenant) }))
 		}
 	}
@@ -90,7 +90,7 @@ func (s *Service) leave(ctx context.Context, tenant string) error {
 	return errors.Join(errs...)
 }
 
-// anywhere is where an agent goes of which nobody has said it yet.
+// anywhere stands for the next control plane of an agent while none is chosen yet.
 const anywhere = "?"
 
 // give ends the jails of the agents that go, and makes them other control planes'.
@@ -173,7 +173,7 @@ func (s *Service) take(ctx context.Context, tenant string, waits map[whose]time.
 	return errors.Join(err, s.admit(ctx))
 }
 
-// Leaving is how many agents control planes have that they give away, by the names of these.
+// Leaving is how many agents each control plane is giving away, by its name.
 func (s *Service) Leaving(ctx context.Context) (map[string]int, error) {
 	entries, err := s.declared(ctx)
 	if err != nil {

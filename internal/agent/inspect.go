@@ -54,7 +54,7 @@ func (s *Service) Get(ctx context.Context, by identity.Principal, tenant, name s
 }
 
 // statuses are those of all agents of a tenant, or of one, by name. Agents half made, or half removed, are among them. The statuses are
-// there with an error, too, when nobody can say which jails are kept.
+// there with an error, too, when it is not known which jails are kept.
 func (s *Service) statuses(ctx context.Context, tenant string, agents []store.Agent, name string, usage bool) ([]Status, error) {
 	declared, err := s.declarations(ctx, tenant)
 	if err != nil {
@@ -146,7 +146,7 @@ func (s *Service) RotateToken(ctx context.Context, by identity.Principal, tenant
 		return err
 	}
 	if _, is := kept[a.Name]; !is {
-		return noJail(a) // nobody would have the new one
+		return noJail(a) // there is no jail to put the new token into
 	}
 	declared, err := s.declarations(ctx, a.Tenant)
 	if err != nil {

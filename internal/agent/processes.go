@@ -60,7 +60,7 @@ type process struct {
 	pumps sync.WaitGroup
 	limit time.Duration
 
-	// ending is done when somebody wants it to end, and says who.
+	// ending is done when the program is to end. Its cause names the actor.
 	ending context.Context
 	end    context.CancelCauseFunc
 	// held is released when nobody need be told any more that the agent's keys are not good.

@@ -88,7 +88,7 @@ func (p *processes) exitOf(pr *process, how *waited, why ended) jail.Exit {
 		}
 		exit = jail.Exit{Code: -1, Cause: why.cause}
 		if why.cause == jail.CauseExited {
-			exit.Cause = jail.CauseOwnerLost // nobody here ended it, and nobody there knows of it
+			exit.Cause = jail.CauseOwnerLost // this control plane did not end it, and the host daemon does not know how it ended
 		}
 	}
 	if why.cause != jail.CauseExited && exit.Cause != jail.CauseMemory {
@@ -110,7 +110,7 @@ func (p *processes) exitOf(pr *process, how *waited, why ended) jail.Exit {
 func (p *processes) remove(pr *process) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.background), removeLimit)
 	defer cancel()
-	pr.end(ended{actor: actorSystem, cause: jail.CauseExited}) // when nobody else was first
+	pr.end(ended{actor: actorSystem, cause: jail.CauseExited}) // unless it has a cause already
 	if pr.held != nil {
 		pr.held()
 	}
@@ -211,7 +211,7 @@ func (s *stdin) write(data []byte) (int, error) {
 // close ends it: the program reads what is there, and then that there is nothing more.
 func (s *stdin) close() {
 	if s.file != nil {
-		_ = s.file.SetWriteDeadline(time.Now()) // whoever writes gives up
+		_ = s.file.SetWriteDeadline(time.Now()) // a write that is under way fails
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

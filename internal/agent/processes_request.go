@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// defaultTTL is how long a program may run when nobody says, maxTTL the most that may be said.
+	// defaultTTL is how long a program may run when the request does not say, maxTTL the most that it may say.
 	defaultTTL, minTTL, maxTTL = time.Hour, time.Second, 7 * 24 * time.Hour
 	// programTemplate is that of the jail of a program.
 	programTemplate = "clawbot"
 )
 
-// ErrBareHost refuses to run a program outside a jail, whoever asks: there is no code that could.
+// ErrBareHost refuses to run a program outside a jail, for every caller: there is no code that could.
 var errBareHost = problem.New(problem.Forbidden, "leave the jail out for a new one, name an agent whose jail runs, or give a folder beneath jail_roots",
 	"programs run in jails; none is ever started on the bare host, nor with its network or its root")
 
@@ -63,7 +63,7 @@ func (p *processes) place(a identity.Agent, r ProcessRequest) (placing, error) {
 	}
 	program := jail.Program{Argv: jail.Searched(r.Argv), Env: r.Env, Dir: r.Dir, Wire: jail.WireStdio}
 	if out.inAgent {
-		// The program acts as the agent whose jail it is in: under another's name nobody would know who did it.
+		// The program acts as the agent whose jail it is in: under another name the log would not say which agent did it.
 		if j.Name != a.Name {
 			bad("start it for the agent "+texts.Clip(j.Name, 40), "a program in the jail of %s is one of %s, not of %s", texts.Clip(j.Name, 40), texts.Clip(j.Name, 40), a.Name)
 		}

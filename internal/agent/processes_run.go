@@ -32,7 +32,7 @@ const (
 	actorSystem = "system"
 )
 
-// ended is why a program is ended, and by whom.
+// ended is why a program is ended, and the actor that ends it.
 type ended struct {
 	actor string
 	cause jail.Cause
@@ -276,7 +276,7 @@ func (p *processes) openLogs(pr *process) error {
 	return nil
 }
 
-// pump moves what a program prints into its log until nobody can print any more.
+// pump moves what a program prints into its log until all ends of the pipe are closed.
 func (p *processes) pump(pr *process, to *ringlog.Log, from *os.File) {
 	err := to.Drain(from)
 	if !errors.Is(err, io.EOF) && !errors.Is(err, fs.ErrClosed) && !errors.Is(err, os.ErrDeadlineExceeded) {

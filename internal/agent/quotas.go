@@ -16,7 +16,7 @@ const maxWaits = 256
 // wait counts a question to the host daemon that waits for an answer, until leave.
 func (p *processes) wait(asks quota.Holder) (leave func(), err error) { return p.waits.Enter(asks) }
 
-// Held reads how much is held of what agents share, once for all who ask. An amount that cannot be read is left out.
+// Held reads once how much agents hold; the returned function gives the amounts for a holder, without those that cannot be read.
 func (s *Service) Held(ctx context.Context) func(asks quota.Holder) []quota.Amount {
 	all, err := s.allKept(ctx)
 	volumes, volumesErr := s.o.Volumes(ctx)
@@ -89,7 +89,7 @@ func (s *Service) checkQuotas(ctx context.Context, w *tenantState, making []*tas
 		}
 	}
 	if bytes == 0 || tenants == 1 {
-		return nil // volumes of one tenant may be larger together than the disk: nobody else has any
+		return nil // a single tenant may declare more volumes than the disk holds: no other tenant loses by it
 	}
 	disk, err := s.o.Disk()
 	if err != nil {

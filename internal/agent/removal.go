@@ -61,8 +61,8 @@ func (s *Service) noteRemoval(ctx context.Context, t *task) {
 	t.declared = d
 }
 
-// halfMade says whether this control plane has made only a part of a new agent. Whoever asked for the agent was told that it
-// failed, or nothing. It is asked in the tenant's turn, when nobody is making the agent.
+// halfMade says whether this control plane has made only a part of a new agent, whose caller got an error or no answer. It is
+// called in the tenant's turn, in which no other call makes the agent.
 func (s *Service) halfMade(d *declaration) bool { return d.Maker != "" && d.Maker == s.o.Node }
 
 // finishRemovals goes on with the removals of a tenant that were begun and cut, and takes agents back that are half made. waits
@@ -135,7 +135,7 @@ func (s *Service) goOn(ctx context.Context, waits map[whose]time.Time) error {
 	return errors.Join(errs...)
 }
 
-// inTurn changes something of a tenant that nobody has asked for. It does not wait for long: the next look is soon.
+// inTurn changes something of a tenant without a request. It does not wait for long: the next look is soon.
 func (s *Service) inTurn(ctx context.Context, tenant string, do func() error) error {
 	soon, cancel := context.WithTimeout(ctx, turnPatience)
 	defer cancel()

@@ -131,7 +131,7 @@ func (r *reader) object(data []byte) (name string, ok bool) {
 	}
 	r.bytes.Reset(trimmed)
 	if r.decoder == nil {
-		// Names that are there twice are the program's own business: nobody looks at them here.
+		// Doubled names are the program's own business: they do not make the line invalid.
 		r.decoder = jsontext.NewDecoder(&r.bytes, jsontext.AllowDuplicateNames(true))
 	} else {
 		r.decoder.Reset(&r.bytes, jsontext.AllowDuplicateNames(true))
@@ -175,8 +175,8 @@ func isType(key jsontext.Value) bool {
 	return err == nil && string(plain) == "type"
 }
 
-// safeText is text for people and for JSON: without NUL, and valid UTF-8. Other control characters stay: who shows it on a
-// terminal has to know.
+// safeText makes a text fit for people and for JSON: without NUL, and valid UTF-8. Other control characters stay: the code that
+// writes the text to a terminal removes them.
 func safeText(data []byte) string {
 	if utf8.Valid(data) && bytes.IndexByte(data, 0) < 0 {
 		return string(data)
@@ -218,8 +218,8 @@ func (p place) append(b []byte) []byte {
 // Newest in the place of an event's id is behind everything that is there.
 const Newest = "newest"
 
-// After is the place of an event's id for who begins at these offsets of the two streams, each of which is the beginning
-// of a line: with what was printed from there on, and with no beginning or end of a program before since.
+// After is the event id from which a reader gets the events behind these offsets of the two streams, each of which is the
+// beginning of a line: output from there on, and no start or end of a program before since.
 func After(stdout, stderr int64, since time.Time) string {
 	p := position{out: place{offset: max(0, stdout)}, err: place{offset: max(0, stderr)}}
 	if !since.IsZero() {

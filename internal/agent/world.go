@@ -12,7 +12,7 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-// tenantState is a tenant as it is: everything that a declaration joins, asked of who has it. It is read once for a plan.
+// tenantState is a tenant as it is: everything that a declaration joins, read from the services that have it, once for a plan.
 type tenantState struct {
 	tenant     string
 	identities map[string]store.Agent
@@ -24,7 +24,7 @@ type tenantState struct {
 	rules    map[string][]egress.Rule
 	settings map[string]egress.Settings
 	surfaces surfaces
-	// permissions are who may use which account, by the ids of agents.
+	// permissions are those to use accounts, by the ids of agents.
 	permissions map[string][]grant.Permission
 }
 
@@ -114,7 +114,7 @@ func ofTenant(all []jail.KeptStatus, tenant string) map[string]jail.KeptStatus {
 	return out
 }
 
-// declaredRule says whether a rule is one that a declaration made, and nobody else.
+// declaredRule says whether a rule was made by a declaration.
 func declaredRule(r egress.Rule) bool {
 	return strings.HasPrefix(r.Name, rulePrefix) && strings.HasPrefix(r.Note, ruleNote)
 }

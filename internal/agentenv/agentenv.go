@@ -17,7 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 )
 
-// Options say for whom it is.
+// Options describe the agent that the environment is for.
 type Options struct {
 	// Gateway is the URL of the gateway as the agent sees it: http, a host and a port. Required; see [GatewayURL].
 	Gateway string
@@ -114,7 +114,7 @@ func trustNames() []string {
 	return []string{"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS"}
 }
 
-// value is that of a variable, and who sets it.
+// value is the text of a variable, and the part that sets it.
 type value struct{ text, from string }
 
 // clients are the variables of clients of models and services. Validate has made sure that each is set once.

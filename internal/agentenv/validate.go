@@ -47,7 +47,7 @@ func (o Options) Validate() error {
 		add("the bundle of certificates %.200q is not an absolute path", o.CABundle)
 	}
 	if o.Token != "" && (!strings.HasPrefix(o.Token, tokenPrefix) || strings.Trim(o.Token, tokenCharacters) != "") {
-		add("the token is none of an agent's") // and what it is instead is nobody's business
+		add("the token is none of an agent's") // the error does not say what it is instead
 	}
 	if len(o.Services) > maxServices || len(o.Providers) > maxServices {
 		add("%d services and %d providers are too many: at most %d of each", len(o.Services), len(o.Providers), maxServices)

@@ -22,7 +22,7 @@ const (
 	WorkspaceDir = "/workspace"
 )
 
-// Dir is where the files of a [Payload] are in a jail, when nobody says otherwise.
+// Dir is where the files of a [Payload] are in a jail by default.
 const Dir = "/run/clawjail/provision"
 
 // KeyPlaceholder stands where tools insist on a key. The gateway drops it and puts the real one in.

@@ -1,12 +1,12 @@
 // Package audit writes down what happens, before it happens.
 //
 // An action that matters has two rows: an intent, which is in the database when [Log.Begin] returns, and an outcome,
-// which nobody waits for. If the intent cannot be written, the action must not be done. Ending things is exempt:
+// which no call waits for. If the intent cannot be written, the action must not be done. Ending things is exempt:
 // [Log.BeginEnding] always lets the caller go on, and its records go to a file that was allocated beforehand when the
 // database cannot take them; they join the log later, in their order.
 //
 // The rows of a node form a chain: each has a number without gaps and the hash of the row before it. One goroutine
-// writes them, so the chain never forks; it takes all that is waiting into one transaction, and waits for nobody.
+// writes them, so the chain never forks; it takes all that is waiting into one transaction.
 // Every second, or thousand rows, it hands a signed note of the newest row to the host daemon, which appends it to a
 // file that the control plane cannot change. [Verify] finds a row that was changed, removed, added or moved behind
 // such a note, also when every hash after it was calculated again. It cannot see rows that were forged
@@ -92,7 +92,7 @@ type Event struct {
 	Detail  Detail
 }
 
-// Records is an audit log for those who write to it. A [Log] is one, and says what its methods do.
+// Records is the part of an audit log that records are written through. A [Log] is one, and says what its methods do.
 type Records interface {
 	Begin(ctx context.Context, i Intent) (Pending, error)
 	BeginEnding(i Intent) Pending
@@ -107,7 +107,7 @@ type Pending interface {
 	End(o Outcome)
 }
 
-// Do writes down what is about to be done, does it, and writes down what came of it. What cannot be written down is not done.
+// Do records the intent, runs do, and records the outcome. When the intent cannot be recorded, do does not run.
 func Do(ctx context.Context, r Records, i Intent, do func() error) error {
 	p, err := r.Begin(ctx, i)
 	if err != nil {
@@ -169,7 +169,7 @@ type Options struct {
 	// CheckpointEvery and CheckpointRows are how far the log may be ahead of its last note.
 	CheckpointEvery time.Duration // 1 s
 	CheckpointRows  int64         // 1000
-	// QueueRows is how many rows that nobody waits for may be queued. Beyond it, outcomes go to the file, and notes
+	// QueueRows is how many rows that no call waits for may be queued. Beyond it, outcomes go to the file, and notes
 	// are counted as lost.
 	QueueRows int // 16384
 }
@@ -340,7 +340,7 @@ func (l *Log) Event(ctx context.Context, e Event) error {
 	return l.await(ctx, newEntry(row, kindEvent))
 }
 
-// Note writes one record that nobody waits for: a refusal, or what has happened anyway. While the database cannot be
+// Note writes one record that no call waits for: a refusal, or what has happened anyway. While the database cannot be
 // written to it is kept in the file, up to half of it; what finds no place is counted, and the count is recorded. A
 // field that is not fit to be recorded is left out, and the record says which. A refusal that was recorded less than
 // RepeatEvery ago is only counted, and so are those of an actor who is refused all the time.
@@ -355,8 +355,8 @@ func (l *Log) Note(e Event) {
 }
 
 // BeginEnding is Begin for what must happen even when it cannot be recorded in time: closing, revoking, killing,
-// reaping. It never fails, and waits only for a moment. It takes no context, because nothing may stop it. Of a tenant
-// without room for records, the same ending again is only counted.
+// reaping. It never fails, and waits only for a moment. It takes no context, because nothing may stop it. When a tenant
+// has no room for records, the same ending again is only counted.
 func (l *Log) BeginEnding(i Intent) Pending {
 	row := mend(intentRow(i))
 	now := l.options.Now()
@@ -420,7 +420,7 @@ func (l *Log) await(ctx context.Context, e *entry) error {
 	}
 }
 
-// later queues a record that nobody waits for.
+// later queues a record that no call waits for.
 func (l *Log) later(e *entry) {
 	switch l.queue.put(e) {
 	case putFull:

@@ -75,7 +75,7 @@ func readHead(ctx context.Context, rows store.Audit, node string) (head, error) 
 	return headOf(*previous)
 }
 
-// Kind is a way in which a log is not what it was.
+// Kind is the kind of a finding: how a log was changed.
 type Kind string
 
 // The kinds.

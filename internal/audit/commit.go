@@ -55,10 +55,10 @@ func (w *writer) commit(t transaction) error {
 	return err
 }
 
-// settle finishes a transaction whose end is not known, before there is another. That it is not there now does not say
-// that it will not come: the database may still be at it, for as long as its disk or its standby takes. So the same rows
-// are sent again until the database has them. To write others in their place would be a second truth. Those who wanted
-// them were told that nothing was done.
+// settle finishes a transaction whose end is not known, before there is another. Rows that are not in the database now may
+// still come: it may be at them for as long as its disk or its standby takes. So the same rows are sent again until the
+// database has them: other rows with their numbers would make a second chain. The callers of the rows were told that nothing
+// was done.
 func (w *writer) settle() error {
 	t := w.unsure
 	if t == nil {
@@ -85,7 +85,7 @@ func (w *writer) settle() error {
 // put appends a transaction, and looks for it when that does not end well. It is over when it is in the database, or
 // when the database has refused it and can be seen not to have it.
 func (w *writer) put(t *transaction) (over bool, err error) {
-	// What did not end in time gets more of it: the same rows are sent again.
+	// A transaction that timed out is sent again, the same rows, with a longer limit.
 	t.sent++
 	ctx, cancel := context.WithTimeout(w.ctx, w.options.CommitTimeout*time.Duration(min(t.sent, 12)))
 	err = w.options.Store.AppendAudit(ctx, t.rows)
@@ -105,7 +105,7 @@ func (w *writer) put(t *transaction) (over bool, err error) {
 	return refused(err), err
 }
 
-// refused says whether an error is an answer: nothing was written, and will be. What has no answer may still be done.
+// refused says whether the database has answered that it wrote nothing. Without an answer the rows may still be written.
 func refused(err error) bool {
 	return problem.CodeOf(err) == problem.DiskFull ||
 		!errors.Is(err, store.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)

@@ -18,7 +18,7 @@ const (
 	listLimit = 10 * time.Second
 )
 
-// lists lets each tenant read the log a little at a time, so that those who ask for much keep nobody else waiting.
+// lists lets each tenant read the log a little at a time, so that a tenant that asks for much does not keep others waiting.
 type lists struct {
 	limit time.Duration
 	turns *quota.Turns

@@ -22,7 +22,7 @@ const (
 // waits says whether somebody waits for the record.
 func (k kind) waits() bool { return k <= kindEnding }
 
-// The states of an entry whose caller waits. A caller that leaves early and the writer agree by them on who has it.
+// The states of an entry whose caller waits. By them the writer and a caller that leaves early agree which of the two has it.
 const (
 	queued int32 = iota
 	taken        // the writer is writing it
@@ -36,7 +36,7 @@ type entry struct {
 	row   store.AuditRow
 	kind  kind
 	state atomic.Int32
-	done  chan error // one answer; nil when nobody waits
+	done  chan error // one answer; nil when no call waits
 }
 
 func newEntry(row store.AuditRow, k kind) *entry {
@@ -104,7 +104,7 @@ func (q *queue) put(e *entry) putResult {
 	return putDone
 }
 
-// urgent says whether somebody waits for a record, or there are so many that they are a transaction of their own.
+// urgent says whether a caller waits for a record, or the records fill a transaction.
 func (q *queue) urgent(many int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -53,7 +53,7 @@ func (l *Log) recover(ctx context.Context) (err error) {
 	return nil
 }
 
-// neverTold is the outcome of an intent that nobody has told.
+// neverTold is the outcome of an intent whose process ended before it recorded one.
 func neverTold() Outcome {
 	return Outcome{Result: Unknown, Detail: NewDetail(Fields{"reason": "the process ended before the outcome was recorded"})}
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // An actor that is refused all the time fills no log: the same refusal again is counted, and the count is one record a while later.
-// Of different ones there are so many of one actor at once, and then so many a second; what is left out is counted, too.
+// Different refusals of one actor are limited: refusalsAtOnce, then refusalsPerSecond; the ones left out are counted, too.
 const (
 	refusalsAtOnce    = 1000
 	refusalsPerSecond = 2
@@ -27,8 +27,8 @@ const (
 
 // The names of counts in a detail.
 const (
-	fieldRepeated = "repeated" // so often the same, after the record before
-	fieldLeftOut  = "left_out" // so many that were different
+	fieldRepeated = "repeated" // how often the same came after the record before
+	fieldLeftOut  = "left_out" // how many different ones were left out
 )
 
 // repeats knows which records were written a short while ago.
@@ -59,7 +59,7 @@ func newRepeats(every time.Duration) *repeats {
 	return &repeats{every: every, rows: map[[sha256.Size]byte]*repeat{}, by: map[whom]*refuser{}}
 }
 
-// refused says whether a refusal is written down. Of a tenant without room for records, refusals are only counted.
+// refused says whether a refusal is written down. When its tenant has no room for records, refusals are only counted.
 func (r *repeats) refused(row store.AuditRow, full bool, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

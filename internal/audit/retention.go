@@ -19,7 +19,7 @@ const trimRows = 2000
 type Retention struct {
 	// OlderThan is the time before which rows go.
 	OlderThan time.Time
-	// Actor is who asks, Why the reason; both stand in the tombstone.
+	// Actor asks for it, and Why is the reason; both stand in the tombstone.
 	Actor, Why string
 	// Node is another node's, which no longer runs; empty is this one. Duty is what allows to trim it, and may be lost.
 	Node string

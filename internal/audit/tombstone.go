@@ -13,8 +13,8 @@ import (
 
 const tombstoneDomain = "clawjail audit tombstone v1"
 
-// tombstone says that the rows of a node up to one were removed on purpose. It is signed, because with it rows may be
-// missing: who can write to the database and has no key cannot make one.
+// tombstone says that the rows of a node up to one were removed on purpose. It is signed, because it excuses missing rows: an
+// attacker who can write to the database but has no key cannot make one.
 type tombstone struct {
 	// Node may be another one than that whose chain the tombstone stands in: one that no longer runs.
 	Node string `json:"node"`

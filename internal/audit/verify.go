@@ -22,7 +22,7 @@ type Rows interface {
 // through once for every node, and once more.
 type Notes = iter.Seq2[checkpoint.Note, error]
 
-// Finding is a place where the log is not what it was.
+// Finding is a place where the log was changed.
 type Finding struct {
 	Kind Kind   `json:"kind"`
 	Node string `json:"node"`
@@ -332,8 +332,8 @@ func (c *chain) end() {
 	}
 }
 
-// explain adds to a finding that a backup was restored, where that may be all there is to it. It stays a finding: who has the
-// key of the log can write such a record, and rows are gone in any case.
+// explain adds to a finding that a backup was restored, where that may be its whole cause. It stays a finding: the holder of the
+// log's key can write such a record, and rows are gone in any case.
 func (c *chain) explain() {
 	bad := c.report.Bad
 	if bad == nil || c.report.Restores == 0 {

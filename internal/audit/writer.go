@@ -16,8 +16,8 @@ const (
 	// skewTolerance is how far the clock may go back without a word: callers' times differ a little, because they
 	// take them before they queue.
 	skewTolerance = time.Second
-	// linger is how long records for which nobody waits may wait for company. An outcome that was written at once would
-	// make the next intent wait for a transaction that nobody needs.
+	// linger is how long records that no call waits for may wait for others. An outcome that is written at once would be
+	// a transaction of its own, which the next intent has to wait for.
 	linger = 10 * time.Millisecond
 )
 

@@ -1,7 +1,7 @@
-// Package auditor is the audit log as people read it: who may see what of it, and what is written down about that.
+// Package auditor lets people read the audit log: it checks who may see which records, and records exports and verifications.
 //
-// A principal of one tenant sees the records of that tenant, and is told of others what it is told of records that do not
-// exist. The whole log is for admins of the installation: a chain without some of its records would not hold together.
+// A principal of one tenant sees the records of that tenant; for records of others it gets the same answer as for records that do
+// not exist. The whole log is for admins of the installation: a chain without some of its records would not hold together.
 package auditor
 
 import (
@@ -20,10 +20,10 @@ type Authority interface {
 	Authorize(ctx context.Context, p identity.Principal, op identity.Operation, tenant string) error
 }
 
-// Auditor reads the log for people. All of its fields are required, but Find for who asks for no single record.
+// Auditor reads the log for people. All of its fields are required, but Find only for a caller of Record.
 type Auditor struct {
 	Identity Authority
-	Records  audit.Records // where it is written down that somebody had the whole log
+	Records  audit.Records // exports and verifications are recorded here
 	Rows     audit.Rows
 	// Check compares the log with its checkpoints.
 	Check func(ctx context.Context) (audit.Report, error)
@@ -31,8 +31,8 @@ type Auditor struct {
 	Find func(ctx context.Context, id string) (audit.Row, error)
 }
 
-// Selection is the tenant whose records somebody gets who asks for those of a tenant, or, without one, for all that they may
-// see. It is empty for all tenants.
+// Selection is the tenant whose records a caller gets that asks for those of a tenant or, without one, for all that it may see.
+// It is empty for all tenants.
 func (a Auditor) Selection(ctx context.Context, by identity.Principal, tenant string) (string, error) {
 	tenant = by.Among(tenant)
 	if err := a.Identity.Authorize(ctx, by, identity.AuditRead, tenant); err != nil {

@@ -2,8 +2,8 @@
 //
 // The file is a tar in gzip, which ordinary tools unpack, with manifest.json first: what is in it, with sums. It may be
 // encrypted with age. It has the database, the keys of the control plane, the checkpoints and the spill file of the audit
-// log, what is declared of agents with their tokens, and who the installation is. The vault's key is in it only when that is
-// asked for: without it nobody reads the accounts in the file. Everything else that is secret is in it, so it belongs to
+// log, the declarations and tokens of agents, and the installation's id. The vault's key is in it only when that is
+// asked for: without it the accounts in the file cannot be read. Everything else that is secret is in it, so it belongs to
 // root alone.
 //
 // A backup that is read again is trusted with nothing: names, order, sizes and sums must be those of the manifest, and whatever the
@@ -238,7 +238,7 @@ func exclusively(dir string) (_ *os.File, taken bool, err error) {
 	return d, false, nil
 }
 
-// ownFolder refuses what is not a folder of the user's that nobody else can enter.
+// ownFolder refuses what is not a folder that belongs to the user and that only this user can enter.
 func ownFolder(d *os.File) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(d.Fd()), &st); err != nil {

@@ -169,7 +169,7 @@ func (b *collection) collect() error {
 			if b.o.ConfigFile == "" {
 				return nil
 			}
-			return b.copiedBy(openRegular, configName, b.o.ConfigFile) // whoever calls has named it
+			return b.copiedBy(openRegular, configName, b.o.ConfigFile) // the caller has named this file, so its owner is not checked
 		},
 		b.database,
 		b.recordings,

@@ -103,7 +103,7 @@ func Restore(ctx context.Context, r io.Reader, o RestoreOptions) (out Restored, 
 		return out, err
 	}
 	defer func() {
-		switch { // a plan is carried out by whoever is next; what has none is taken away
+		switch { // once decided, the next process completes the restore; before that, the stage is removed
 		case !swap.Decided(c.DataDir):
 			err = errors.Join(noSpace(err), os.RemoveAll(stage))
 		case err != nil:

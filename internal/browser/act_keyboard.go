@@ -51,7 +51,7 @@ func (m *acting) insert(ctx context.Context, text string) error {
 // focus gives the element the focus, and puts the caret at its "end", or selects "all" that it has.
 func (m *acting) focus(ctx context.Context, e *element, caret string) error {
 	var got struct {
-		Holder string `json:"holder"` // who has the focus instead
+		Holder string `json:"holder"` // the element that has the focus instead
 		EndKey bool   `json:"endKey"` // the caret of this kind of field goes to the end by key only
 	}
 	if err := e.call(ctx, inPage(formJS, "focusOn"), &got, caret); err != nil {

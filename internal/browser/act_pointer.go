@@ -251,7 +251,7 @@ func (m *mouse) letGo(ctx context.Context, at point) {
 	}
 	tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTimeout)
 	defer cancel()
-	// A page that hangs gets the event when it is back; who waited has been told already.
+	// A page that hangs gets the event when it answers again. The caller has its own error already.
 	_ = m.release(tidy, at, 0)
 }
 

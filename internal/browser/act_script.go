@@ -38,7 +38,7 @@ func scriptSource(fn string) string {
 	return "function(){return((v,a)=>typeof v==='function'?v(...a):v)((\n" + fn + "\n),arguments)}"
 }
 
-// conditionSource is scriptSource for who only wants to know whether it holds.
+// conditionSource is scriptSource for a condition: its result is a boolean.
 func conditionSource(fn string) string {
 	return "async function(){return!!(await(v=>typeof v==='function'?v():v)((\n" + fn + "\n)))}"
 }

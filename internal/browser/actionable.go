@@ -39,7 +39,7 @@ func retryPause(attempt int) time.Duration {
 	return min(time.Duration(attempt)*20*time.Millisecond, 200*time.Millisecond)
 }
 
-// readyAt is ready for whoever only needs the place.
+// readyAt is ready for callers that need only the place.
 func (m *acting) readyAt(ctx context.Context, where Where, wants needs) (point, error) {
 	e, at, err := m.ready(ctx, where, wants)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/cdp"
 )
 
-// DialogWait is how long a DevTools client may take for a dialog of its page when nobody says otherwise.
+// DialogWait is how long a DevTools client may take for a dialog of its page by default.
 const DialogWait = 5 * time.Second
 
 // attendance knows which pages have DevTools clients that answer dialogs by themselves. Each of these pages has an
@@ -113,7 +113,7 @@ func (a *attendance) owned(id target.ID) bool {
 	return a.clients[id] > 0
 }
 
-// attendTab looks after the dialogs of a page that nobody else controls. Where somebody does, [Page] answers.
+// attendTab answers the dialogs of a tab that no [Page] drives: a Page answers its own.
 func (b *Browser) attendTab(ctx context.Context, id target.ID) {
 	// The caller's end must not leave a session behind.
 	s, err := b.conn.Browser().Attach(b.attendance.life, id)

@@ -98,7 +98,7 @@ func ofWindow(address string) bool {
 	return ok && strings.HasSuffix(host, ".top-chrome")
 }
 
-// targets lists the targets that are pages, also those that nobody sees.
+// targets lists the targets that are pages, also invisible ones.
 func (b *Browser) targets(ctx context.Context) ([]*target.Info, error) {
 	result, err := cdp.Do(ctx, b.conn.Browser(), target.GetTargets, target.GetTargetsParams{Filter: pagesOnly()})
 	if err != nil {

@@ -102,7 +102,7 @@ type (
 		Line  int64     `json:"line,omitempty"`
 		At    time.Time `json:"at"`
 	}
-	// Errors lists the exceptions that nobody caught in the tab.
+	// Errors lists the uncaught exceptions of the tab.
 	Errors struct {
 		TargetID string `json:"targetId,omitempty"`
 		Clear    bool   `json:"clear,omitempty"`

@@ -146,7 +146,7 @@ func (p *Page) hurryDialog(ctx context.Context) {
 	}
 }
 
-// answerFor answers a dialog in the place of who does not, and keeps what it said.
+// answerFor answers a dialog that no client answers, and keeps its text.
 func (p *Page) answerFor(opening page.EventJavascriptDialogOpening) {
 	accept, text := p.decide(opening.Type)
 	p.note(Dialog{

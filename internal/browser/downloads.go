@@ -47,7 +47,7 @@ type folder struct {
 	clock   func() time.Time // nil is the time
 	path    string
 	files   []*stored
-	changed chan struct{}                 // closed and made anew with every change; nil while nobody waits
+	changed chan struct{}                 // closed and made anew with every change; nil while no call waits
 	hidden  []string                      // ids of the last hidden contexts
 	errand  *errand                       // the file that is being written
 	armed   map[*Page]*context.CancelFunc // files that wait for a page's next file chooser
@@ -77,8 +77,8 @@ func (f *folder) now() time.Time {
 	return time.Now()
 }
 
-// UseFolder names the browser's folder, as the browser sees it: an absolute path that it may write below and that
-// nobody else does. Downloads go there from now on. A browser without one has no files.
+// UseFolder names the browser's folder, as the browser sees it: an absolute path below which only the browser writes.
+// Downloads go there from now on. A browser without one has no files.
 func (b *Browser) UseFolder(path string) {
 	f := &b.folder
 	f.mu.Lock()

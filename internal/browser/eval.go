@@ -89,7 +89,7 @@ func (o Eval) Run(ctx context.Context, b *Browser) (any, error) {
 	return nil, err
 }
 
-// terminate ends the script that runs in the page, whoever's it is.
+// terminate ends the script that runs in the page, be it ours or the page's.
 func (p *Page) terminate() { p.quietly(runtime.TerminateExecution.Method) }
 
 // evaluation is what a script ended with.

@@ -20,7 +20,7 @@ const (
 	// waitDownloadTimeout is how long WaitDownload waits unless it is told, and maxWaitDownload the most.
 	waitDownloadTimeout = 120 * time.Second
 	maxWaitDownload     = 10 * time.Minute
-	// justEnded is how long a download that nobody waited for counts as the one that was meant: who clicks and then
+	// justEnded is how long a download that has ended can still be the answer of WaitDownload: a client that clicks and then
 	// waits would miss a small one otherwise.
 	justEnded = 10 * time.Second
 )
@@ -265,7 +265,7 @@ func (o PutFile) Run(ctx context.Context, b *Browser) (any, error) {
 	return made.File, nil
 }
 
-// place is a new folder for one upload: what is written there keeps its name, and nobody can guess it.
+// place is a new folder for one upload: a file that is written there keeps its name, and a page cannot guess the path.
 func (f *folder) place() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -290,7 +290,7 @@ func (DeleteFile) Limit() time.Duration { return 10 * time.Second }
 // Result implements Operation.
 func (DeleteFile) Result() any { return new(Done) }
 
-// Run implements Operation. The file is forgotten: nobody reaches it any more, and its bytes go with the folder.
+// Run implements Operation. No operation finds the file afterwards; its bytes are removed with the folder.
 func (o DeleteFile) Run(_ context.Context, b *Browser) (any, error) {
 	f := &b.folder
 	f.mu.Lock()

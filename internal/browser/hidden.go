@@ -53,7 +53,7 @@ func (b *Browser) hiddenContext(id string) bool {
 	return id != "" && slices.Contains(b.folder.hidden, id)
 }
 
-// HiddenContext says whether a browser context is one of the browser's own errands, which nobody is shown.
+// HiddenContext says whether a browser context is one of the browser's own errands, which clients and viewers are not shown.
 func (b *Browser) HiddenContext(id string) bool { return b.hiddenContext(id) }
 
 func (b *Browser) hide(id string) {

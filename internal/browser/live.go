@@ -14,7 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/cdp"
 )
 
-// Live is the picture of a browser as it changes, and the hands of a person in it. There is one for each browser: however
+// Live is the live view of a browser: its picture as it changes, and the input of a person. There is one for each browser: however
 // many watch, the browser makes one picture.
 //
 // One goroutine follows the current tab; it begins with the first viewer, or the first Hold, and ends with the browser.
@@ -93,12 +93,12 @@ const (
 	PopupSelect  PopupKind = "select" // the list of a select element
 )
 
-// Popup is one of them, waiting.
+// Popup is a popup that waits for a person.
 type Popup struct {
 	ID      string    `json:"id"`
 	Kind    PopupKind `json:"kind"`
 	Message string    `json:"message,omitempty"` // of a dialog; of auth: the realm
-	Origin  string    `json:"origin,omitempty"`  // who asks
+	Origin  string    `json:"origin,omitempty"`  // of the page or server that asks
 	Default string    `json:"default,omitempty"` // of a prompt
 	// Multiple: more than one file, or option, may be chosen. Accept is what the chooser asks for, as in HTML.
 	Multiple bool          `json:"multiple,omitempty"`
@@ -177,7 +177,7 @@ func newLive(b *Browser) *Live {
 		viewers: make(map[*Viewer]struct{})}
 }
 
-// Live returns the browser's.
+// Live returns the browser's live view.
 func (b *Browser) Live() *Live { return b.live }
 
 // poke says that something may be new. It may be called with any lock held.

@@ -163,7 +163,7 @@ func (l *Live) attached(ctx context.Context, tab *record) (*Page, error) {
 	return l.b.attach(ctx, tab)
 }
 
-// front brings a tab to the front, where the browser draws it. Only a person's tab is: who only watches disturbs nobody.
+// front brings a tab to the front, where the browser draws it. It is called while a person steers: viewers who only watch change no tab.
 func (l *Live) front(ctx context.Context, p *Page) {
 	ctx, cancel := context.WithTimeout(ctx, liveCommand)
 	defer cancel()
@@ -249,7 +249,7 @@ func (l *Live) carry(ctx context.Context, c *cast, events *cdp.Subscription) (ag
 		drawn := (<-chan struct{})(c.drawn)
 		var pass <-chan time.Time
 		if !l.publish(c, &Frame{JPEG: e.Data, Width: int(e.Metadata.DeviceWidth), Height: int(e.Metadata.DeviceHeight), At: l.b.now()}) {
-			drawn, pass = nil, time.After(liveRound) // nobody will draw it: the next one may be better
+			drawn, pass = nil, time.After(liveRound) // the frame is not shown to viewers: the next one may be a good one
 		}
 		select {
 		case <-drawn:
@@ -276,14 +276,14 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// drawable says whether a frame is a picture that whoever watches can draw without harm. A browser whose page has broken
-// into it sends what it likes.
+// drawable says whether a frame is a picture that the browser of a viewer can draw without harm. A jailed browser that a page has
+// broken into sends what it likes.
 func drawable(jpegBytes []byte) bool {
 	size, err := jpeg.DecodeConfig(bytes.NewReader(jpegBytes))                          // reads its head
 	return err == nil && size.Width <= 2*maxLiveWidth && size.Height <= 2*maxLiveHeight // some displays have two pixels for one
 }
 
-// publish shows a frame to all viewers. It is false for one that nobody should draw.
+// publish shows a frame to all viewers. It is false for one that is not drawable.
 func (l *Live) publish(c *cast, frame *Frame) bool {
 	if !drawable(frame.JPEG) {
 		return false

@@ -28,7 +28,7 @@ type holding struct {
 	frames   map[target.ID]bool // those in other processes
 }
 
-// errand runs something that belongs to the hold. It is false when nobody steers any more.
+// errand runs something that belongs to the hold. It is false when no person steers any more.
 func (l *Live) errand(run func(ctx context.Context)) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -86,9 +86,9 @@ func (l *Live) Hold(ctx context.Context) error {
 	return nil
 }
 
-// LetGo ends Hold. Popups that wait are dismissed; keys and buttons that are down go up. Entries of the pages' logs (console, requests,
-// dialogs) from the time in between are forgotten, and so is where tabs have been: nobody reads there what the person did, or goes back to what
-// the person typed. Where a tab's history cannot be pruned, the browser stays held.
+// LetGo ends Hold. Popups that wait are dismissed; keys and buttons that are down go up. Entries of the pages' logs (console,
+// requests, dialogs) from the time in between are removed, and so is the history of tabs: the next user cannot read what the person
+// did, nor go back to what they typed. Where a tab's history cannot be pruned, the browser stays held.
 func (l *Live) LetGo(ctx context.Context) error {
 	release, err := hold(ctx, l.turn)
 	if err != nil {
@@ -162,8 +162,8 @@ func (p *Page) prune(ctx context.Context) error {
 	})
 }
 
-// hush makes the page's process forget what was written to its console, for whoever attaches next, and waits until
-// everything that the page has said until now was seen, and not kept.
+// hush makes the page's process forget what was written to its console, so that the next client that attaches does not get it, and
+// waits until all events that the page has sent until now have arrived and were dropped.
 func (p *Page) hush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, quietTimeout)
 	defer cancel()
@@ -314,7 +314,7 @@ func (l *Live) attendTo(h *holding, p *Page, s cdp.Session, event cdp.EventMessa
 		if cdp.Decode(event.Params, &e) == nil {
 			ctx, cancel := context.WithTimeout(h.ctx, liveCommand)
 			defer cancel()
-			// An error means that nobody waits for it any more.
+			// An error means that the request is gone.
 			_, _ = cdp.Do(ctx, s, interception.ContinueRequest, interception.ContinueRequestParams{RequestID: e.RequestID})
 		}
 	case interception.AuthRequired.Method:

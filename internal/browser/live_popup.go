@@ -37,7 +37,7 @@ func (p *popup) dialog() bool {
 	return slices.Contains([]PopupKind{PopupAlert, PopupConfirm, PopupPrompt, PopupLeave}, p.Kind)
 }
 
-// offer lets a popup wait. It is false when there are too many, or nobody to answer.
+// offer lets a popup wait. It is false when there are too many, or no person to answer.
 func (l *Live) offer(p *popup) bool {
 	l.mu.Lock()
 	if !l.held.Load() || len(l.popups) >= maxPopups {
@@ -56,7 +56,7 @@ func (l *Live) offer(p *popup) bool {
 	return true
 }
 
-// offerDialog lets a dialog wait for a person. It is false when nobody steers.
+// offerDialog lets a dialog wait for a person. It is false when no person steers.
 func (l *Live) offerDialog(p *Page, e page.EventJavascriptDialogOpening) bool {
 	if l.renewing.Load() || !l.held.Load() {
 		return false
@@ -88,7 +88,7 @@ func asker(address string) string {
 	return bounded(scheme+"://"+authority[strings.LastIndexByte(authority, '@')+1:], maxLiveURL)
 }
 
-// offerFiles lets a file chooser wait for a person. It is false when nobody steers.
+// offerFiles lets a file chooser wait for a person. It is false when no person steers.
 func (l *Live) offerFiles(p *Page, s cdp.Session, e page.EventFileChooserOpened) bool {
 	if !l.held.Load() {
 		return false
@@ -107,7 +107,7 @@ func (l *Live) offerFiles(p *Page, s cdp.Session, e page.EventFileChooserOpened)
 				}
 			}
 		}
-		l.offer(asked) // one that nobody can answer any more was not shown, and does not wait
+		l.offer(asked) // one that cannot be answered any more was not shown, and does not wait
 	})
 }
 

@@ -248,7 +248,7 @@ func (a *arrival) wait(ctx context.Context, meant func(*protocol.Frame) bool) er
 	}
 }
 
-// comeBack shows a tab's address again. That it cannot be loaded shows in the tab, and is no error here.
+// comeBack shows a tab's address again. It is no error when that cannot be loaded: the tab shows it.
 func (l *Live) comeBack(ctx context.Context, r *renewed) error {
 	if r.url == "" {
 		return nil

@@ -7,7 +7,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// Viewer is one who watches. Next is called by one goroutine at a time. Nothing queues up for a viewer who is slow: the
+// Viewer is a viewer of a live view. Next is called by one goroutine at a time. Nothing queues up for a viewer who is slow: the
 // next frame is whatever is the latest when they have drawn the one before.
 type Viewer struct {
 	l    *Live
@@ -80,7 +80,7 @@ func (v *Viewer) Shown() {
 	v.l.acknowledgeLocked()
 }
 
-// Visible says whether anybody looks. While nobody of all viewers does, no picture is made.
+// Visible says whether the viewer shows the picture. While no viewer does, no picture is made.
 func (v *Viewer) Visible(visible bool) {
 	v.l.mu.Lock()
 	if v.visible != visible && !v.closed {

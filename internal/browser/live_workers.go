@@ -27,7 +27,7 @@ const (
 )
 
 // endWorkers unregisters all service workers, with what they keep in caches, ends all shared workers, and waits until they are
-// gone. All tabs are empty: nobody keeps them.
+// gone. All tabs are empty, so no page keeps a worker alive.
 func (l *Live) endWorkers(ctx context.Context, tabs map[*record]*renewed) error {
 	ctx, cancel := context.WithTimeout(ctx, workersTimeout)
 	defer cancel()

@@ -440,7 +440,7 @@ func failed(address, text string, cause error) error {
 
 // blocked knows the errors by which Chromium reports that something between it and the server said no. The names are
 // those of Chromium's net/base/net_error_list.h. A proxy that refuses CONNECT is ERR_TUNNEL_CONNECTION_FAILED whatever
-// its reason: who knows the gateway's decision should prefer that.
+// its reason: a caller that knows the gateway's decision should report that one.
 func blocked(text string) bool {
 	for _, name := range []string{
 		"ERR_TUNNEL_CONNECTION_FAILED",

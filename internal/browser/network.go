@@ -26,7 +26,7 @@ type jarMark struct {
 }
 
 // Network says whether the cookies are still those of the first call. When Chromium's network process ends, Chromium
-// starts another one with empty jars, and says so to nobody. The code is cookies_lost then, and stays so.
+// starts another one with empty jars, and sends no event. The code is cookies_lost then, and stays so.
 //
 // A connection that was made before a call which returns nil was made with the jars of the first call: the process that
 // answers has the mark, and another one is started only after it has ended.

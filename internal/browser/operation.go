@@ -7,7 +7,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// Operation is one thing that somebody does with a browser, such as [Navigate] or [Act]. It is what every way in (HTTP,
+// Operation is one thing that a client does with a browser, such as [Navigate] or [Act]. It is what every way in (HTTP,
 // MCP, the command line) makes out of its request, and what a jailed session and the host browser run alike. Its JSON
 // is the control contract: field names, bounds and fixed sentences are those that clients of that contract know.
 type Operation interface {
@@ -24,7 +24,7 @@ type Operation interface {
 	Limit() time.Duration
 	// Run does it. The browser may be used by others at the same time.
 	Run(ctx context.Context, b *Browser) (any, error)
-	// Result is a pointer to the zero value of what Run returns, for who decodes it.
+	// Result is a pointer to the zero value of what Run returns, for decoding it.
 	Result() any
 }
 

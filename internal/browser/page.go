@@ -252,7 +252,7 @@ func (p *Page) takeFileChooser() (backendNodeID int64, mode string, ok bool) {
 	return taken.node, taken.mode, true
 }
 
-// fileChooserWaits says whether the page wanted to open a file chooser that nobody has taken.
+// fileChooserWaits says whether the page wanted to open a file chooser that is not taken yet.
 func (p *Page) fileChooserWaits() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

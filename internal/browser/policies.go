@@ -14,7 +14,7 @@ import (
 const blockedByPolicy = "net::ERR_BLOCKED_BY_ADMINISTRATOR"
 
 // Administered says whether a full Chromium has read what its administrator decided, by what it does: it is sent to a local
-// file, in a page that nobody sees. The error has the code jail_failed.
+// file, in an invisible page. The error has the code jail_failed.
 func (b *Browser) Administered(ctx context.Context) error {
 	var said string
 	err := b.withHidden(ctx, func(ctx context.Context, h *hiddenPage) error {

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxTabs bounds the open pages. Beyond it, what a page opens is closed again, and nobody may open another.
+	// maxTabs bounds the open pages. Beyond it, a tab that a page opens is closed again, and no client may open another.
 	maxTabs = 100
 	// maxAttached bounds the pages that are under control at the same time.
 	maxAttached = 50
@@ -31,7 +31,7 @@ const (
 // a tab.
 //
 // Beyond a hundred open pages it closes whatever is opened further, the newest first: a page that opens windows in a
-// loop gets no more of them. Of the pages that were open before it began, it closes only popups for that reason.
+// loop gets no more of them. Among pages that were open before it began, it closes only popups for that reason.
 type registry struct {
 	b        *Browser
 	starting chan struct{} // holds a token while the registry is being started
@@ -53,7 +53,7 @@ type registry struct {
 	last    uint64                 // number of the last handle
 	uses    uint64                 // counts, for what was used least recently
 	tabs    []*record              // in order of appearance
-	hidden  map[target.ID]struct{} // prerendered pages, which nobody sees yet
+	hidden  map[target.ID]struct{} // prerendered pages, which are not visible yet
 	current *record
 	sure    chan struct{}  // while a page of our own is being made: closed when its id is known
 	unsure  []*target.Info // what appeared meanwhile: one of them may be such a page
@@ -335,7 +335,7 @@ func (r *registry) appeared(info *target.Info) {
 		return
 	}
 	if info.Subtype != "" {
-		// A prerendered page has the type too; nobody sees it.
+		// A prerendered page has this type too, but is not visible.
 		if len(r.hidden) < maxListed {
 			r.hidden[info.TargetID] = struct{}{}
 		}

@@ -21,7 +21,7 @@ import (
 //go:embed inpage/signin.js
 var signInJS string
 
-// SignInPage is what of a page has to do with signing in.
+// SignInPage is the part of a page that has to do with signing in.
 type SignInPage struct {
 	// URL is where the tab is. It is empty when there is no such tab, and nothing else is known then.
 	URL string `json:"url"`
@@ -101,7 +101,7 @@ func (b *Browser) signIn(ctx context.Context, ref string, selectors []string) (o
 }
 
 // Where names a tab, the current one when none is named, and the document that it shows, both as [Browser.SignIn] does. They are empty
-// where they are not known: of a tab that is not there, and the document of one that nobody drives here.
+// where they are not known: of a tab that is not there, and the document of one that no [Page] drives.
 func (b *Browser) Where(ref string) (name, document string) {
 	tab := b.tabs.named(ref)
 	if tab == nil {
@@ -123,7 +123,7 @@ func (p SignInPage) complete(selectors int) error {
 	return nil
 }
 
-// askSignIn asks the document. A tab that nobody drives here gets a session for it that switches nothing on: its events and
+// askSignIn asks the document. A tab that no [Page] drives gets a session for it that switches nothing on: its events and
 // dialogs are those of a client.
 func (b *Browser) askSignIn(ctx context.Context, tab *record, selectors []string) (out SignInPage, err error) {
 	if driven := b.tabs.driven(tab); driven != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// wholeTree is the number of elements up to which the accessibility tree is fetched all the way down. Of a larger
+	// wholeTree is the number of elements up to which the accessibility tree is fetched all the way down. For a larger
 	// document it is fetched to the depth that has no more: the browser takes a minute for a hundred thousand.
 	wholeTree = 20_000
 	// maxNodeText bounds a name, a value and a description, in bytes.

@@ -35,11 +35,11 @@ const emptyDocument = `<!doctype html><link rel=icon href="data:,">`
 const storageTimeout = 20 * time.Second
 
 const (
-	// weighTimeout is storageTimeout for somebody who looks on and asks again.
+	// weighTimeout is storageTimeout for a viewer, who looks on and asks again.
 	weighTimeout = 4 * time.Second
-	// prepareTimeout bounds what is done ahead: who waits for it can do it as well.
+	// prepareTimeout bounds what Prepare does ahead of a call, which can do it itself as well.
 	prepareTimeout = 2 * time.Second
-	// busyTimeout is how long pages of an origin may keep its databases busy; half of weighTimeout for who looks on.
+	// busyTimeout is how long pages of an origin may keep its databases busy; a call that only weighs waits half of weighTimeout.
 	busyTimeout = 5 * time.Second
 )
 
@@ -143,10 +143,10 @@ func (b *Browser) Weigh(ctx context.Context, browserContext string, origins []st
 	return out, explain(err, "weigh what pages have stored")
 }
 
-// prepared is an empty page that waits for the next one who needs one.
+// prepared is an empty page, opened ahead for the next call that needs one.
 type prepared struct {
 	task sync.WaitGroup // opens it
-	page *emptyPage     // of who holds the token
+	page *emptyPage     // of the holder of the token
 }
 
 // touchScript has the browser begin what it does at the first contact with the storage of an origin.
@@ -184,7 +184,7 @@ func (b *Browser) Prepare(browserContext, origin string) {
 
 // endPrepared waits for what is left of it, when the connection is closed.
 func (b *Browser) endPrepared() {
-	b.emptying <- struct{}{} // who holds it fails soon
+	b.emptying <- struct{}{} // a call that holds it fails soon: the connection is closed
 	defer func() { <-b.emptying }()
 	b.prepared.task.Wait()
 	if b.prepared.page != nil {
@@ -221,7 +221,7 @@ func (b *Browser) withEmptyPage(ctx context.Context, browserContext string, run 
 	return run(ctx, e)
 }
 
-// openEmptyPage opens an empty page, for who holds the token.
+// openEmptyPage opens an empty page. The caller holds the token.
 func (b *Browser) openEmptyPage(ctx context.Context, browserContext string) (e *emptyPage, err error) {
 	root, hide := b.conn.Browser(), true
 	e = &emptyPage{b: b, context: browserContext}
@@ -291,7 +291,7 @@ func (e *emptyPage) passWorkers(ctx context.Context) error {
 }
 
 // answer answers the page's requests, until ctx ends: the document that is asked for with the empty one, and all else
-// with nothing. A full Chromium tries https first where http was asked for, and goes on when nobody answers.
+// with nothing. A full Chromium tries https first where http was asked for, and goes on when no server answers.
 func (e *emptyPage) answer(ctx context.Context) {
 	for {
 		event, err := e.events.Next(ctx)
@@ -308,7 +308,7 @@ func (e *emptyPage) answer(ctx context.Context) {
 		if cdp.Decode(event.Params, &paused) != nil {
 			continue
 		}
-		// An error means that nobody waits for it any more.
+		// An error means that the request is gone.
 		if opening := e.opening.Load(); paused.ResourceType != network.ResourceTypeDocument || opening == nil || paused.Request.URL != *opening {
 			_, _ = cdp.Do(ctx, e.session, interception.FailRequest,
 				interception.FailRequestParams{RequestID: paused.RequestID, ErrorReason: network.ErrorReasonConnectionRefused})

@@ -310,7 +310,7 @@ func (b *Browser) closeTab(ctx context.Context, tab *record) error {
 		// A page that is changing to another one at that moment forgets that it is to close.
 		again := time.NewTimer(closeAgain)
 		select {
-		case <-tab.closed: // by whomever
+		case <-tab.closed: // by this call or by any other cause
 			err = nil
 		case <-again.C:
 			if err == nil {

@@ -119,8 +119,8 @@ func Do[P, R any](ctx context.Context, s Session, command protocol.Command[P, R]
 	return result, nil
 }
 
-// DoSeen is [Do], but that seen is called with the result before anything that the browser said later is looked at by anybody.
-// It is called by who reads the pipe, and must neither wait nor call.
+// DoSeen is [Do], but calls seen with the result before any later message of the browser is delivered.
+// The goroutine that reads the pipe calls it, so it must neither wait nor call.
 func DoSeen[P, R any](ctx context.Context, s Session, command protocol.Command[P, R], params P, seen func(R)) (R, error) {
 	var result, none R
 	if err := s.conn.call(ctx, s.id, command.Method, params, &result, func() { seen(result) }); err != nil {

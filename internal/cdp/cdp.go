@@ -1,11 +1,11 @@
 // Package cdp speaks the Chrome DevTools Protocol with a browser over its pipe: NUL-delimited JSON, as Chromium speaks
 // it with --remote-debugging-pipe. The pipe is the stdio of a jail, and what comes out of it is hostile input.
 //
-// A [Conn] owns the pipe. It gives ids to commands, brings replies back to whoever asked, and hands events to
+// A [Conn] owns the pipe. It gives ids to commands, brings replies back to their callers, and hands events to
 // subscribers. A [Mux] lets many clients share one pipe: each [Client] has a browser session of its own and can neither
 // see the ids of another client nor use its sessions.
 //
-// What is promised:
+// It promises:
 //
 //   - A browser that sends anything but well-formed protocol ends its Conn with a cause. It cannot make the reader
 //     panic, block, or hold more than its bounds.
@@ -31,7 +31,7 @@ var (
 	ErrBrowserGone = errors.New("the browser closed its pipe")
 	// ErrProtocol is the cause when a peer sent something that is not the protocol.
 	ErrProtocol = errors.New("not the DevTools protocol")
-	// ErrFrameTooLarge is the cause when a peer sent more in one message than it may, and nobody can be told.
+	// ErrFrameTooLarge is the cause when a peer sent more in one message than it may, and the message names no receiver for an error.
 	ErrFrameTooLarge = errors.New("message too large")
 	// ErrSlowClient is the cause when more waits for a client than may, and nothing of it can be left out.
 	ErrSlowClient = errors.New("client reads too slowly")

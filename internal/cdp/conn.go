@@ -59,7 +59,7 @@ type call struct {
 type Stats struct {
 	// Rejected are complaints of the browser that name no command.
 	Rejected uint64
-	// Unclaimed are replies nobody waits for any more, and events of sessions that are gone.
+	// Unclaimed counts replies to calls that were given up, and events of sessions that are gone.
 	Unclaimed uint64
 }
 
@@ -131,8 +131,8 @@ func (c *Conn) Stats() Stats {
 	return Stats{Rejected: c.rejected.Load(), Unclaimed: c.unclaimed.Load()}
 }
 
-// Close ends the connection and waits until its goroutines are gone. Chromium exits when its pipe is closed. Everyone
-// who waits gets [ErrClosed], unless the connection had ended before with another cause.
+// Close ends the connection and waits until its goroutines are gone. Chromium exits when its pipe is closed. Calls that
+// wait get [ErrClosed], unless the connection had ended before with another cause.
 func (c *Conn) Close() error {
 	c.fail(fmt.Errorf("browser connection: %w", ErrClosed))
 	c.tasks.Wait()
@@ -233,7 +233,7 @@ func (c *Conn) dispatch(m *Message) error {
 	}
 }
 
-// leaveOut says that a message was left out, to whom it concerns.
+// leaveOut tells the caller, or the subscribers, of a message that was left out because of its size.
 func (c *Conn) leaveOut(left *assembly) error {
 	seen := left.skimmed
 	id, err := parseID(seen.ID)
@@ -248,7 +248,7 @@ func (c *Conn) leaveOut(left *assembly) error {
 	return c.event(&Message{Kind: Event, SessionID: seen.Session, Method: seen.Method, Params: jsontext.Value("{}")}, true)
 }
 
-// answered takes the call with an id. It is nil when nobody waits any more; an id that was never given out is an error.
+// answered takes the call with an id. It is nil when the caller does not wait any more; an id that was never given out is an error.
 func (c *Conn) answered(id int32) (*call, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

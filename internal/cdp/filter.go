@@ -57,7 +57,7 @@ func (c *Client) sendActs() {
 			if m.SessionID == "" {
 				m.SessionID = c.sessionID()
 			}
-			// The reply concerns nobody, and an error means that the connection is gone.
+			// The reply is not needed, and an error means that the connection is gone.
 			_ = c.conn.submit(context.Background(), c.done, m, func(*Message, error) {})
 		}
 	}

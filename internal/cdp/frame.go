@@ -118,7 +118,7 @@ func (a *assembly) readFrom(r io.Reader) error {
 	return fmt.Errorf("%w: more than %d bytes", ErrFrameTooLarge, endlessFrame)
 }
 
-// refusal is what is said to whoever sent the message, or waits for it.
+// refusal is the error for the sender of the message, or for the caller that waits for it.
 func (a *assembly) refusal(what string) *Message {
 	if a.noRoom {
 		return ErrorReply(CodeServerError, "There is no room for a %s of %d MiB: too many large messages are under way. "+
@@ -167,7 +167,7 @@ func (f *frameReader) next() (frame []byte, left *assembly, err error) {
 		}
 		a.add(chunk)
 		if err == nil {
-			a.share.end() // whoever keeps it counts it
+			a.share.end() // from here on the queue that keeps the frame counts it
 			if a.skimmed != nil {
 				return nil, a, nil
 			}

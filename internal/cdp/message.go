@@ -27,7 +27,7 @@ type Message struct {
 	Kind Kind
 	// ID is set on a Command and a Reply.
 	ID int32
-	// SessionID is empty for the browser session of whoever sends or receives it.
+	// SessionID is empty for the browser session of the sender or receiver.
 	SessionID string
 	// Method is set on a Command and an Event.
 	Method string

@@ -3,7 +3,7 @@ package cdp
 import "strings"
 
 // noise are the events that can be left out when their reader is slow: each stands for itself, and nothing that is
-// kept refers to it. Whatever is not listed is kept, as replies are. A frame of a screencast is not noise:
+// kept refers to it. Other events are kept, as replies are. A frame of a screencast is not noise:
 // Chromium sends no third one before the first is acknowledged, and none at all when an acknowledgement is missing.
 var noise = map[string]struct{}{
 	"Audits.issueAdded":                      {},

@@ -198,7 +198,7 @@ func (q *queue) close(cause error, drop bool) {
 	if drop {
 		q.items, q.noise, q.kept, q.gaps, q.broken = nil, load{}, load{}, nil, nil
 	}
-	q.share.end() // who reads on holds the rest for a moment only
+	q.share.end() // a reader drains the rest in a moment
 	q.signal()
 }
 

@@ -2,7 +2,7 @@ package cdp
 
 import "sync"
 
-// Room is the memory that messages may take, together with those of others. It is safe for use by many goroutines, and
+// Room bounds the memory of messages, for one connection or for several together. It is safe for use by many goroutines, and
 // does not wait.
 type Room interface {
 	// Take asks for n bytes, of which spare more must be left for what cannot be left out.

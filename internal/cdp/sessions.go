@@ -18,8 +18,8 @@ const (
 	detachedFromTarget = "Target.detachedFromTarget"
 )
 
-// event keeps the table of sessions and delivers to whom the event's session belongs. An event without its parameters is one
-// that was left out.
+// event keeps the table of sessions, and delivers to the client or the subscribers that the event's session belongs to. With left
+// the event was too large, and has no parameters.
 func (c *Conn) event(m *Message, left bool) error {
 	var gone []*call
 	var ended []*Subscription

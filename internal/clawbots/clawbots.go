@@ -64,7 +64,7 @@ type Agent struct {
 	Webhook bool     `json:"webhook,omitempty"`
 	Browser Browser  `json:"browser,omitempty" enum:"rules,open"`
 	Tmp     Tmp      `json:"tmp,omitempty" enum:"noexec,exec"`
-	// UnixSockets lets it use UNIX sockets although it has a workspace: whoever shares the folder can be connected with it.
+	// UnixSockets lets it use UNIX sockets although it has a workspace: through the folder it can talk to programs that share it.
 	UnixSockets bool `json:"unix_sockets,omitempty"`
 
 	// Allow are rules of the policy for the agent's jail and its browsers, in the file's order.

@@ -25,7 +25,7 @@ func secretlyNamed(name string) bool {
 	return false
 }
 
-// Bounds of what nobody could guess: the least length, and bits of entropy for each character.
+// Bounds of a text that cannot be guessed: the least length, and bits of entropy for each character.
 const (
 	leastSecret  = 16
 	leastEntropy = 2.75
@@ -92,7 +92,7 @@ func mask(text string) string {
 	return out.String()
 }
 
-// random says whether a word looks as if nobody had thought of it. Names of agents, which may be long, do not.
+// random says whether a word looks like random characters. Names of agents, which may be long, do not.
 func random(word string) bool {
 	return !strings.ContainsAny(word, "/.*:@") && secret.TokenLike(word) && scrambled(word, 20)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
-// decide makes what follows from the whole file: who shares with whom, and what contradicts.
+// decide checks what only the whole file shows: agents that share folders, and entries that contradict each other.
 func (f *file) decide() {
 	byName := map[string]int{}
 	byPath := map[string][]int{}
@@ -97,7 +97,7 @@ func AgentHome(a Agent) string {
 	return jail.StateDir
 }
 
-// Exposes says in words what the agent sees of the host, and what nobody bounds.
+// Exposes says in words what the agent sees of the host, and which of its resources have no limit.
 func Exposes(a Agent) []string {
 	if a.Workspace == "" {
 		return nil

@@ -5,8 +5,8 @@
 // column. A key that is left out has the default that is documented here. Zero is never "unlimited": where a limit is
 // written as 0, that is an error; the one 0 with a meaning is warm_pool.size, which turns the pool off.
 //
-// The package decides nothing about the machine: it opens no file but the configuration itself, and whether a subnet
-// is free or a runtime is there is found out by who uses it.
+// The package decides nothing about the machine: it opens no file but the configuration itself, and does not check whether a
+// subnet is free or a runtime is there.
 package config
 
 import (
@@ -146,7 +146,7 @@ func (c Config) Workspaces() string { return filepath.Join(c.DataDir, "workspace
 
 // Metrics is about /metrics of the API.
 type Metrics struct {
-	// Open answers whoever can connect to the API, without a key.
+	// Open answers every client that can connect to the API, without a key.
 	Open bool `yaml:"open"`
 }
 
@@ -299,7 +299,7 @@ type Sessions struct {
 	// TTL is how long a session lives when its caller does not say; MaxTTL is the most that a caller may say.
 	TTL    time.Duration `yaml:"ttl" min:"10s" max:"720h0m0s"`
 	MaxTTL time.Duration `yaml:"max_ttl" min:"10s" max:"720h0m0s"`
-	// Idle closes a session that nobody used for so long.
+	// Idle closes a session that was not used for this time.
 	Idle time.Duration `yaml:"idle" min:"10s" max:"720h0m0s"`
 	// WallClock is how long any ephemeral jail may exist, but for one in which a person logs in, which has its half hour. The
 	// host daemon enforces it, also when the control plane is gone, so it is longer than everything that the control plane enforces.

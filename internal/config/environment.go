@@ -38,7 +38,7 @@ func Here() Environment {
 }
 
 // System says whether the paths are those of the machine's installation and not those of one user: for root, for the
-// user that the control plane runs as, and for whoever reads the machine's own file.
+// user that the control plane runs as, and for any user of the machine's own file.
 func (e Environment) System(file, serviceUser string) bool {
 	return e.Root || e.User == serviceUser || file == SystemFile
 }

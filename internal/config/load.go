@@ -94,7 +94,7 @@ func cannotRead(path string, err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		hint = "correct --config or " + Variable + ", or leave both out to use " + SystemFile
 	case errors.Is(err, fs.ErrPermission):
-		// It may hold the database's password, and has one group: nobody but the control plane is told to change that.
+		// The file may hold the database's password and is for one group only, so the hint does not say to open it to this user.
 		who, _ := self()
 		return problem.Wrap(err, problem.BadConfig, "run it with sudo, or name a file of your own with --config",
 			"the user %s cannot read the configuration %s", who, path)

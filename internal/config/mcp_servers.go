@@ -43,7 +43,7 @@ type MCPServer struct {
 	Network ServerNetwork `json:"network,omitempty" enum:"none,gateway"`
 	// Allow are hosts that it may reach through the gateway: example.com, *.example.com, example.com:8443.
 	Allow []string `json:"allow,omitempty"`
-	// Idle is how long it stays when nobody calls it: ten minutes.
+	// Idle is how long an uncalled server stays: ten minutes by default.
 	Idle time.Duration `json:"idle,omitempty" min:"10s" max:"24h0m0s"`
 	// Answer is how large an answer may be: 16 MiB. A call whose answer is larger fails.
 	Answer Bytes `json:"answer,omitempty" min:"1MiB" max:"64MiB"`
@@ -250,7 +250,7 @@ func (s MCPServer) validateCommand(v *validation, at string) {
 	}
 }
 
-// validatePlace looks at where the server runs, and who may use it.
+// validatePlace checks where the server runs, and which agents may use it.
 func (s MCPServer) validatePlace(v *validation, at string) {
 	if s.Template != "" && !wordOf(s.Template, 20, "") {
 		v.flaw(at+"template", "write 1 to 20 of a-z and 0-9", "%q is not the name of a template", texts.Clip(s.Template, 80))

@@ -13,7 +13,7 @@ import (
 
 // CheckOwnership refuses a file that anybody but root could write or replace: the file and every folder above it must
 // belong to root and not be writable by group or others. A folder with the sticky bit, as /tmp, may be writable,
-// because there nobody can replace what is root's. The path must be absolute and without symbolic links.
+// because there other users cannot replace root's files. The path must be absolute and without symbolic links.
 func CheckOwnership(path string) error { return checkOwnership(path, os.Lstat, 0) }
 
 // CheckOwnedBy is CheckOwnership for what may belong to one more user than root.

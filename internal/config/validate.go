@@ -207,7 +207,7 @@ func PublicPath(address string) string {
 	return u.EscapedPath()
 }
 
-// plainPath says whether a path is empty, or has parts that nobody writes in another way.
+// plainPath says whether a path is empty, or a clean path of letters, digits and "/-_." that is not the root.
 func plainPath(p string) bool {
 	return p == "" || path.Clean(p) == p && p != "/" && !strings.ContainsFunc(p, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/-_.", r))

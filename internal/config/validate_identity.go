@@ -15,8 +15,8 @@ const (
 	maxLoginText = 500
 )
 
-// validateIdentity looks at what is about accounts. Whether the URL of the database is a good one is found out by who
-// connects to it.
+// validateIdentity checks the settings about accounts and nodes. It does not check the URL of the database, which connecting
+// does.
 func (c Config) validateIdentity(v *validation) {
 	if c.Node != "" && !wordOf(c.Node, 40, "-") {
 		v.flaw("node", "write 1 to 40 of a-z, 0-9 and -", "%q is not the name of a node", c.Node)

@@ -80,7 +80,7 @@ func (p *plane) makeServers(ctx context.Context) (err error) {
 }
 
 // bindSecrets lets what operators have declared say where secrets go that were stored without an origin, and binds those that
-// are there. One that cannot be bound is refused where it is used, so that it keeps nobody from starting.
+// are there. One that cannot be bound is refused where it is used, and does not keep the control plane from starting.
 func (p *plane) bindSecrets(ctx context.Context) {
 	p.vault.BindBy(func(ctx context.Context, n vault.SecretName) ([]vault.Destination, error) {
 		out, err := vault.ParseDestinations(p.book.Origins(n.Tenant, n.Agent, n.Service))

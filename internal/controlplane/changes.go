@@ -17,7 +17,7 @@ const (
 	lookPause = 100 * time.Millisecond
 )
 
-// looks are who looks when rows of a kind were changed, perhaps by another control plane. Permissions are entries.
+// looks are called when rows of a kind were changed, perhaps by another control plane. Permissions are entries.
 func (p *plane) looks() map[store.Changed][]func() {
 	return map[store.Changed][]func(){
 		store.ChangedEntries: {p.book.Look, p.sessions.Look},
@@ -67,7 +67,7 @@ func follow(ctx context.Context, db store.Follower, looks map[store.Changed][]fu
 	}
 }
 
-// changes are kinds of rows that have changed, and at which nobody has looked yet.
+// changes are the kinds of rows that have changed and were not looked at yet.
 type changes struct {
 	some wake.Signal
 

@@ -109,7 +109,7 @@ type plane struct {
 	metrics     *metrics.Metrics
 	gateway     sessionGateway
 	relayKey    relay.Key
-	used        chan vault.SecretName // that nobody has marked yet
+	used        chan vault.SecretName // whose use is not written to the database yet
 	agentRoutes agentRoutes
 
 	sessions *session.Service

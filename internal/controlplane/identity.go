@@ -62,7 +62,7 @@ func (p *plane) closeAudit(ctx context.Context) error {
 	return p.audit.Close(ctx)
 }
 
-// openVault opens what is secret, once a backup that was put back is on record and nobody before holds accounts.
+// openVault opens what is secret, once a backup that was put back is on record, and accounts that an earlier run held are free.
 func (p *plane) openVault(ctx context.Context) (err error) {
 	if err := backup.Record(ctx, p.audit, p.Config); err != nil {
 		return err

@@ -37,7 +37,7 @@ func (p *plane) startNode(ctx context.Context) error {
 	}
 	p.nodeRun = strings.ToLower(rand.Text())
 	alive := store.NodeAlive
-	if p.Config.Database == "" { // which nobody else has open
+	if p.Config.Database == "" { // no other control plane has it open
 		alive = 0
 	}
 	n := store.Node{Name: p.node, Run: p.nodeRun, Version: p.Version, Address: p.Config.Listen.String()}
@@ -102,7 +102,7 @@ func (p *plane) takers() func(ctx context.Context) ([]string, error) {
 func (p *plane) keepNode(ctx context.Context) error {
 	pause := nodeSeen
 	if p.Config.Database == "" {
-		pause = tidyEvery // nobody else is there to hear it
+		pause = tidyEvery // a database file has one control plane: no other one looks
 	}
 	var heard, steady time.Time // when the database last answered, and since when it has answered each time
 	beat := time.NewTimer(pause)
@@ -160,7 +160,7 @@ func (p *plane) heedNode(ctx context.Context) {
 }
 
 // loseNodes gives up the nodes of which nothing is heard: their accounts are free for others, and they end when they are heard of
-// again. Whoever gave one up may have ended before its accounts were free, so others see to that, too, for a minute.
+// again. A node that gave one up may have ended before it freed its accounts, so all nodes free them again for a minute.
 func (p *plane) loseNodes(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, store.NodeAlive)
 	defer cancel()

@@ -36,7 +36,7 @@ func (p *plane) pace(ctx context.Context) pace.Pace { return pace.Measure(ctx, p
 // proxy is the gateway as jails of this machine see it.
 func (p *plane) proxy() string { return "http://" + p.gatewayListener.Addr().String() }
 
-// lateAccounts are accounts that are opened after what asks for them. Nobody is served before.
+// lateAccounts are accounts that are opened after the parts that use them, but before any request is served.
 type lateAccounts struct{ *credential.Service }
 
 func (p *plane) makeAccounts(context.Context) (err error) {

@@ -25,7 +25,7 @@ const (
 	// comes or goes.
 	recordsOfGone = "records of nodes that are gone"
 	goneEvery     = time.Minute
-	// system is who does what nobody asked for.
+	// system is the actor of what clawjail does by itself, without a request.
 	system = "system"
 )
 
@@ -117,7 +117,7 @@ func (p *plane) removeOld(ctx context.Context) {
 // listed any more. One node does it for all.
 func (p *plane) tidyGone(ctx context.Context, old bool) {
 	if p.Config.Database == "" && !old {
-		return // nobody else is there
+		return // a database file has one control plane
 	}
 	ctx, cancel := context.WithTimeout(ctx, tidyEvery)
 	defer cancel()

@@ -80,7 +80,7 @@ func New(o Options) (*Service, error) {
 }
 
 // DefaultRules are those of a new account: sessions that are steered with tools, one at a time. An account that nothing
-// may use would surprise whoever has just imported it.
+// may use would surprise the operator who has just imported it.
 func DefaultRules() vault.Rules {
 	return vault.Rules{Scopes: []string{string(grant.AccessTools)}, MaxLeases: 1}
 }

@@ -109,7 +109,7 @@ func (e *exam) root(key, root string) Result {
 		if err := e.Map(real); err != nil {
 			r := e.failed(err).fact("path", root)
 			if common && r.Status == Fail {
-				r.Status = Warn // nobody has asked for a workspace in it
+				r.Status = Warn // it is the default folder, and no agent need have a workspace in it
 			}
 			return r
 		}

@@ -5,7 +5,7 @@
 // what matters is tried with the parts that make jails: an overlay is mounted, a program eats memory in a cgroup, a
 // connection is made from inside a network slot, a browser is started in a jail.
 //
-// What is promised:
+// It promises:
 //
 //   - Nothing that is tried touches an installation. Trials have an installation id of their own and folders of their
 //     own below the configured ones, and are undone before Run returns, also after an error or when the context ends.
@@ -102,7 +102,7 @@ type Options struct {
 	// where there is no such thing.
 	Spawn func(context.Context) (mode string, err error)
 	// Slow is told about a check that goes on after [Bound], and how long it may take. It may be called by several checks at
-	// once. Nil tells nobody.
+	// once. It may be nil.
 	Slow func(check string, bound time.Duration)
 	// Pace is how slow this machine is; see [pace.Measure].
 	Pace pace.Pace

@@ -28,7 +28,7 @@ func keyFiles(c config.Config) []string {
 	return []string{vault, filepath.Join(own, "admin.key"), filepath.Join(own, "audit.key"), filepath.Join(own, "grants.key")}
 }
 
-// keys looks at who can read the files of keys. It does not read them.
+// keys checks which users can read the files of keys. It does not read them.
 func keys(_ context.Context, e *exam) Result {
 	users, err := e.accounts()
 	if err != nil {

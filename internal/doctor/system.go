@@ -24,7 +24,7 @@ func needed() []capability {
 
 const sysResource = 24
 
-// privileges looks at who runs the doctor: the host daemon would be started by the same root.
+// privileges checks the user and capabilities of the doctor: the host daemon would be started with the same.
 func privileges(_ context.Context, e *exam) Result {
 	if e.UID != 0 {
 		return skipped("running as user %d: what needs root is left out", e.UID).hint("sudo clawjail doctor").fact("uid", e.UID)

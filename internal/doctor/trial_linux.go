@@ -166,7 +166,7 @@ func (t *trial) openNetwork(ctx context.Context, pool *jail.Pool) (*linux.Networ
 	return linux.OpenNetwork(ctx, linux.NetworkConfig{Installation: t.id, Pool: pool, RunDir: t.run, Log: t.log})
 }
 
-// openPool takes a network that nobody uses, and writes it down for whoever has to clear up, who takes that.
+// openPool takes an unused network and writes it to a file: a later doctor that clears up after a killed one takes the network of that file.
 func (t *trial) openPool() (*jail.Pool, error) {
 	if _, err := t.folders.get(); err != nil {
 		return nil, err
@@ -287,8 +287,8 @@ func lockTrial(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// openGateway listens where the gateway would, and says one byte to everybody who connects: that fits in any buffer, so nobody is
-// waited for. What it returns ends that.
+// openGateway listens where the gateway would, and writes one byte to each connection: that fits in any buffer, so the write does
+// not block. The returned function ends it.
 func (t *trial) openGateway() (end func() error, err error) {
 	pool, err := t.pool.get()
 	if err != nil {
@@ -311,7 +311,7 @@ func (t *trial) openGateway() (end func() error, err error) {
 			if err != nil {
 				return // closed
 			}
-			_, _ = conn.Write([]byte{0}) // who asked notices what does not come
+			_, _ = conn.Write([]byte{0}) // the trial that connected notices when no byte comes
 			_ = conn.Close()
 		}
 	})

@@ -21,7 +21,7 @@ const (
 	// eater fills one buffer of 64 MiB, four times its limit.
 	eater = `read go || exit; exec dd if=/dev/zero of=/dev/null bs=67108864 count=1 2>/dev/null`
 	// forker starts 64 processes, eight times its limit. All of them wait for the end of standard input, so that none
-	// outlives whoever started them.
+	// outlives the process that started them.
 	forker = `read go || exit; exec 3<&0; i=0; while [ $i -lt 64 ]; do (read x <&3) & i=$((i+1)); done; wait`
 
 	limitMemory = jail.MinMemory

@@ -31,7 +31,7 @@ func tryUserNamespace(ctx context.Context, uid uint32) error {
 		if err := cmd.Start(); err != nil {
 			return err
 		}
-		// That it started is the proof. A runtime that another check tries collects what ends in a process namespace of its own.
+		// The start is the proof, so ECHILD is fine: a runtime that another check tries collects what ends in a process namespace of its own.
 		if err := cmd.Wait(); !errors.Is(err, unix.ECHILD) {
 			return err
 		}

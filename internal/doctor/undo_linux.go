@@ -56,7 +56,7 @@ func (t *trial) undoAll(ctx context.Context) error {
 }
 
 // reap has the reaper of jails remove what they and their slots left. Its pool and its network are new: those of the checks may
-// still have leases that nobody gives back.
+// still have leases that are never given back.
 func (t *trial) reap(ctx context.Context) (err error) {
 	parts := jail.Parts{Storage: absent{}, Network: absent{}, Firewall: absentFirewall{}, Runtime: absent{}, Limiter: absent{}}
 	subnet := jail.DefaultSubnets()[0] // any will do where none was taken

@@ -103,7 +103,7 @@ func hostRule(target string) (policy.Rule, error) {
 	case strings.HasPrefix(r.Host.String(), "*"), slices.ContainsFunc(r.Ports, func(p policy.PortRange) bool { return p.First != p.Last }):
 		return policy.Rule{}, errors.New("ask for one host, and for one port")
 	}
-	// In a tunnel nobody sees a path, and the scheme is what the port says.
+	// In a tunnel the path is not visible, and the scheme is that of the port.
 	return policy.Rule{Action: policy.Allow, Host: r.Host, Ports: r.Ports}, nil
 }
 
@@ -145,7 +145,7 @@ func (v *EffectivePolicy) hasServiceFor(target string) error {
 	return nil
 }
 
-// Ask is an agent's request for access. The same question again is the same request while nobody has answered it. Within
+// Ask is an agent's request for access. The same question again is the same request until it is answered. Within
 // a day of its answer it still is, after an approval for as long as that gives something. With wait it returns when it is
 // answered, or wait (at most 5 minutes) is over.
 func (b *Book) Ask(ctx context.Context, by identity.Principal, kind AccessKind, target, reason string, wait time.Duration) (AccessRequest, error) {
@@ -313,8 +313,8 @@ func (b *Book) AccessRequest(ctx context.Context, by identity.Principal, id stri
 	return b.answered(ctx, by.Actor(), *i.access, wait)
 }
 
-// hidden is what somebody is told about a thing that is not there: who may not do such things at all learns no more
-// than that.
+// hidden is the error for a thing that does not exist: missing for a caller with the right to do the operation, and the refusal for
+// any other caller.
 func (b *Book) hidden(ctx context.Context, by identity.Principal, op identity.Operation, missing error) error {
 	of := scope{tenant: by.TenantOr("")}
 	if by.Kind == identity.KindAgent {
@@ -327,7 +327,7 @@ func (b *Book) hidden(ctx context.Context, by identity.Principal, op identity.Op
 }
 
 // Hold asks the operator about a refused request to a host, waits for the answer at most as long as the caller's
-// settings say, and reports whether to decide again. It asks nobody when the operator has refused the same within a day.
+// settings say, and reports whether to decide again. It does not ask when the operator has refused the same within a day.
 func (b *Book) Hold(ctx context.Context, w Who, target string) (again bool) {
 	wait := b.View(w).Hold()
 	if wait <= 0 || w.Agent == "" {

@@ -20,7 +20,7 @@ type Accounts interface {
 	Approve(ctx context.Context, by identity.Principal, a Approval) (id string, give func(context.Context) error, err error)
 }
 
-// Approval is what somebody has approved of an account.
+// Approval is what a person has approved about an account.
 type Approval struct {
 	Tenant, Agent string // the agent's id
 	Domain        string

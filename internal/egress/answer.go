@@ -15,7 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-// Answer approves or refuses. An approval makes a rule, adds a tool, gives the agent a service, or permits it an
+// Answer approves or refuses a request for access. An approval makes a rule, adds a tool, gives the agent a service, or permits it an
 // account. A tool is added to
 // the agent's own list; where it had none, that begins with the wider one as it is now.
 func (b *Book) Answer(ctx context.Context, by identity.Principal, id string, a AccessAnswer) (AccessRequest, error) {

@@ -22,15 +22,15 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-// Book holds what was decided. All methods may be called at the same time.
+// Book holds rules, settings, services, providers and requests for access, and answers what a caller may do. It may be used by many goroutines.
 type Book struct {
 	o      Options
 	reader reader
 	state  atomic.Pointer[state]
-	// deaf says that nobody knows what is decided now: the store has not answered for long, or not after a change.
+	// deaf says that the rules of now are not known: the store has not answered for long, or not after a change.
 	deaf   atomic.Bool
 	unread *EffectivePolicy // what deaf gives
-	nobody *EffectivePolicy // of who is no caller
+	nobody *EffectivePolicy // for a caller that is no jail of an agent or a session
 
 	loading  sync.Mutex // one at a time, so that no state takes the place of a later one
 	changing sync.Mutex // of changes that count before they add
@@ -82,7 +82,7 @@ func (b *Book) Close() {
 	b.running.Wait()
 }
 
-// Look has the entries compared with the store soon. It does not wait for that.
+// Look starts a comparison of the entries with the store. It does not wait for that.
 func (b *Book) Look() { b.look.Send() }
 
 // watch reads what other processes change.
@@ -139,12 +139,12 @@ func (b *Book) load(ctx context.Context) error {
 	return nil
 }
 
-// current is what the store has now, for whoever asks what there is: another process may have changed it, and entries of
-// an agent that was deleted went with it. Requests of agents ask what is in memory.
+// current is what the store has now, for listings: another process may have changed it, and entries of
+// an agent that was deleted went with it. Decisions about requests of agents use what is in memory.
 func (b *Book) current(ctx context.Context) (*state, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	revision, err := b.o.Store.EntriesRevision(ctx) // outside of load's lock: a store that hangs keeps nobody else waiting
+	revision, err := b.o.Store.EntriesRevision(ctx) // outside of load's lock: a store that hangs holds up only this call
 	if err != nil {
 		return nil, err
 	}

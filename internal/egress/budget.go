@@ -28,7 +28,7 @@ const (
 type Tokens struct {
 	Input, Output int64
 	MicroCost     int64
-	// Unpriced is the part of a price that nobody has said, as people write it, such as MODEL=INPUT/OUTPUT or call=AMOUNT. With
+	// Unpriced is the missing part of a price, as people write it, such as MODEL=INPUT/OUTPUT or call=AMOUNT. With
 	// a budget in money such a request is refused.
 	Unpriced string
 	// Day is that of the charge that this corrects, as [Book.Day] said then; empty for today. Without it a correction
@@ -65,7 +65,7 @@ func (b *Book) Charge(ctx context.Context, w Who, provider, model string, reques
 		}
 		limit = store.UsageLimit{Tokens: budget.TokensPerDay, MicroCost: microCost(budget.CostPerDay)}
 	}
-	// What is used, and what is reserved, is counted to the end also when the caller has left.
+	// The charge is written also when the caller has left.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 	defer cancel()
 	now, charged, err := b.o.Store.ChargeUsage(ctx, amount, limit)
@@ -78,7 +78,7 @@ func (b *Book) Charge(ctx context.Context, w Who, provider, model string, reques
 	back := store.Usage{UsageKey: amount.UsageKey, Requests: -requests, InputTokens: -t.Input, OutputTokens: -t.Output, MicroCost: -t.MicroCost}
 	amount.Provider, amount.Model = provider, b.models.name(amount.UsageKey, model)
 	_, _, err = b.o.Store.ChargeUsage(ctx, amount, store.UsageLimit{})
-	if err != nil && requests != 0 { // the request is refused, so that nobody corrects it
+	if err != nil && requests != 0 { // the request is refused, so no later call corrects the charge
 		_, _, undo := b.o.Store.ChargeUsage(ctx, back, store.UsageLimit{})
 		err = errors.Join(err, undo)
 	}

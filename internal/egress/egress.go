@@ -4,7 +4,7 @@
 // The decisions stand in the database as entries, are held in memory in a form that is ready for use, and take
 // effect on what is running the moment they are changed, also when another process changed them within [Options.Recheck], or at [Book.Look].
 // Package gateway asks for a [EffectivePolicy] with every request. A decision that cannot be read denies. An entry that makes no sense to this
-// version is left out when it allows; when it denies, nobody can say what, and its whole scope is denied. When the
+// version is left out when it allows; when it denies, it is not known what, and its whole scope is denied. When the
 // database has not answered ten times in a row, every new View denies until it does; what is under way goes on.
 //
 // Every method that changes or shows something first asks whether the caller may, then writes down what is about to be
@@ -153,7 +153,7 @@ const (
 // Price is money per million tokens. A model without a price is not counted as money, Usage says so, and an agent with a
 // budget in money may not use it.
 //
-// The rest is for what costs otherwise. Nil is what nobody has said: tokens of a cache have a usual price then, and the
+// The rest is for what costs otherwise. Nil is a price that is not set: tokens of a cache have a usual price then, and the
 // others are, like a model, without a price.
 type Price struct {
 	Model  string  `json:"model"` // a pattern like those in Models
@@ -181,7 +181,7 @@ type Provider struct {
 	// Models are patterns in which * stands for any text. The first provider, by priority and then by age, that speaks the
 	// wire and has the model serves it; an agent's own come before its tenant's, and those before everybody's.
 	Models   []string `json:"models"`
-	Priority int      `json:"priority,omitempty"` // lower first; 100 when nobody says
+	Priority int      `json:"priority,omitempty"` // lower first; default 100
 	// Inject is how the key goes in: without a Type, as the wire has it (bearer for openai, x-api-key for anthropic, and
 	// bearer for ollama if there is a secret).
 	Inject Injection `json:"inject,omitzero"`
@@ -229,18 +229,18 @@ type Settings struct {
 	// Tools of execute. Nil: the wider setting's; a list, also an empty one, is all there is. Where none of them has a list, all is denied.
 	Tools []Tool `json:"tools"`
 	// Services are the names of the services of the tenant, and of all tenants, that may be used. Nil: the wider setting's,
-	// at last all of them; a list, also an empty one, is all there is. A service that is an agent's own is there anyway:
-	// whoever made it, or approved it, said so for this agent.
+	// at last all of them; a list, also an empty one, is all there is. A service that is an agent's own is there anyway: it
+	// was made or approved for this agent.
 	Services []string `json:"services,omitzero"`
 	// MCP are the names of the MCP servers whose tools are offered, beside those that an agent declares. Nil: the wider
 	// setting's, at last none; a list, also an empty one, is all there is.
 	MCP    []string `json:"mcp,omitzero"`
 	Rates  Rates    `json:"rates,omitzero"`
 	Budget Budget   `json:"budget,omitzero"`
-	// Browser is what the clean sessions may reach that the agent opens; rules when nobody says.
+	// Browser is what the clean sessions may reach that the agent opens; default rules.
 	Browser BrowserReach `json:"browser,omitempty"`
 	// Hold is how long a request that no rule allows waits for an operator's answer, as text (10s, 5m); it becomes a
-	// request for access then. Empty or 0s does not wait and asks nobody.
+	// request for access then. Empty or 0s does not wait and does not ask.
 	Hold string `json:"hold,omitempty"`
 }
 
@@ -314,7 +314,7 @@ type Usage struct {
 	Cost         float64 `json:"cost"`
 }
 
-// Who asks the gateway for something.
+// Who is the caller that asks the gateway for something.
 type Who struct {
 	Tenant string
 	// Agent is the agent whose jail, or whose token, it is.
@@ -327,7 +327,7 @@ type Who struct {
 
 // Way is the gateway, as explanations ask it.
 type Way interface {
-	// CallerIn is who has the jail of a session, while there is one.
+	// CallerIn is the caller behind the jail of a session, while there is one.
 	CallerIn(session string) (Who, bool)
 	// Clean is what a clean session may reach when no rule says otherwise.
 	Clean() policy.Policy
@@ -348,7 +348,7 @@ type Options struct {
 	Fixed []Rule
 	// Way is asked by explanations for what rules do not say. Nil: explanations are about the rules alone.
 	Way Way
-	// Accounts gives agents the accounts that are approved. Nil: nobody can ask for them.
+	// Accounts gives agents the accounts that are approved. Nil: agents cannot ask for them.
 	Accounts Accounts
 	// Log hears of entries that cannot be read and of a store that does not answer; nil is silence.
 	Log *slog.Logger

@@ -39,7 +39,7 @@ func ofOthers(kind string) bool {
 // theSettings is the name of every entry with settings, so that the database keeps no two of one scope.
 const theSettings = "settings"
 
-// scope is whom an entry is for.
+// scope is the tenant and the agent that an entry is for. Empty is all of them.
 type scope struct{ tenant, agent string }
 
 // item is an entry that was read. It does not change. One of the pointers is set; in a damaged one none is, but for the
@@ -189,8 +189,8 @@ func decode(body []byte, into any) error {
 	return nil
 }
 
-// standIn is a rule that denies everything to those whom a damaged entry is for, when it may have been one that denies:
-// a rule, unless it says that it allows, and settings. Of a rule for a session only the session is denied, if that much
+// standIn is a rule that stands for a damaged entry and denies everything in its scope, when the entry may have been one that denies:
+// a rule, unless it says that it allows, and settings. For a rule of a session only the session is denied, if that much
 // can be read.
 func standIn(e store.Entry) *Rule {
 	if e.Kind != kindRule && e.Kind != kindSettings {

@@ -40,7 +40,7 @@ type Question struct {
 	Method string `json:"method"`
 	// URL is absolute; for a service also what follows its route, from the slash on.
 	URL string `json:"url"`
-	// Lookup has a name that is allowed looked up, as the gateway would. It is done for who may change rules: others would
+	// Lookup has a name that is allowed looked up, as the gateway would. It takes the right to change rules: other callers would
 	// learn without a record which names there are inside. One call looks up at most 10.
 	Lookup bool `json:"lookup,omitzero"`
 }
@@ -59,8 +59,8 @@ type Explanation struct {
 	LookedUp bool `json:"looked_up,omitzero"`
 }
 
-// Explain decides requests without doing them. At most 10 000 at once. An agent may ask about itself, and is what is
-// meant when it names nobody.
+// Explain decides requests without doing them. At most 10 000 at once. An agent may ask about itself, also
+// without naming an agent.
 func (b *Book) Explain(ctx context.Context, by identity.Principal, q []Question) ([]Explanation, error) {
 	if len(q) > maxQuestions {
 		return nil, problem.New(problem.BadLimit, "ask in parts", "%d questions are more than %d", len(q), maxQuestions)
@@ -253,7 +253,7 @@ func request(q Question, address string, slashes bool) (policy.Request, hostport
 	return req, to, nil
 }
 
-// Advice is how an operator lets the browsers of an agent reach more, as [policy.Policy] has it. It is empty for nobody.
+// Advice is how an operator lets the browsers of an agent reach more, as [policy.Policy] has it. It is empty for no agent.
 func Advice(agent string) string {
 	if agent == "" {
 		return ""

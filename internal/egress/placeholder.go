@@ -13,8 +13,8 @@ const Placeholder = "{secret}"
 // EscapedPlaceholder is Placeholder as it stands in a path with its escapes.
 const EscapedPlaceholder = "%7Bsecret%7D"
 
-// validPlaceholder says whether a base URL has the placeholder where its injection needs it, and nowhere else. What an agent
-// writes comes after the base URL, so that the first placeholder of a request is the operator's.
+// validPlaceholder says whether a base URL has the placeholder where its injection needs it, and nowhere else. The agent's part of
+// a URL comes after the base URL, so that the first placeholder of a request is the operator's.
 func validPlaceholder(f *flaws, base endpoint, i Injection) {
 	const hint = "such as https://api.telegram.org/bot{secret}"
 	n := strings.Count(base.path, EscapedPlaceholder)

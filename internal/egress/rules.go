@@ -17,7 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-// byConfiguration is who made the rules of the configuration.
+// byConfiguration is the creator of the rules of the configuration.
 const byConfiguration = "configuration"
 
 // Rules lists rules in their order: of a tenant, with those of all tenants, or everybody's when the tenant is empty.

@@ -137,7 +137,7 @@ func (b *Book) PutService(ctx context.Context, by identity.Principal, s Service)
 	s.CreatedBy = by.Actor()
 	s.Scrub, s.Compressed = cmp.Or(s.Scrub, ScrubRedact), cmp.Or(s.Compressed, CompressedDecode)
 	if s.Scrub == ScrubOff && s.Inject.Type != InjectNone {
-		s.Scrub = ScrubRedact // nobody is shown a secret that they may use
+		s.Scrub = ScrubRedact // an answer must not show an agent the secret that it may only use
 	}
 	s.EncodedSlash = cmp.Or(s.EncodedSlash, EncodedSlashDeny)
 	s.Allow = slices.Clone(s.Allow)

@@ -16,7 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-// defaults are the settings that nobody has set.
+// defaults are the values of settings that are not set.
 func defaults() Settings {
 	return Settings{
 		Mode: policy.Enforce, Tools: []Tool{}, Hold: "0s", Browser: BrowserRules,
@@ -115,7 +115,7 @@ func (d *decisions) effective(of scope, now time.Time) (out inEffect) {
 	return out
 }
 
-// MCPServers are the names of the MCP servers that the settings of an agent offer it. It asks nobody.
+// MCPServers are the names of the MCP servers that the settings of an agent offer it. It does no I/O.
 func (b *Book) MCPServers(tenant, agent string) []string {
 	if b.deaf.Load() || tenant == "" || agent == "" {
 		return nil
@@ -201,12 +201,12 @@ func (b *Book) scopeOf(ctx context.Context, by identity.Principal, op identity.O
 }
 
 // PutSettings replaces what is set; Meta.Agent is the agent's id. With a Version it refuses (conflict) to replace
-// another one. Services and MCP servers that nobody names are left as they are; see [Book.DeclareSettings].
+// another one. Services and MCP servers that s leaves out stay as they are; see [Book.DeclareSettings].
 func (b *Book) PutSettings(ctx context.Context, by identity.Principal, s Settings) (Settings, error) {
 	return b.putSettings(ctx, by, s, true)
 }
 
-// DeclareSettings is PutSettings for who knows all that is set: nil Services and MCP are the wider setting's again.
+// DeclareSettings is PutSettings for a caller that gives all fields: nil Services and MCP are the wider setting's again.
 func (b *Book) DeclareSettings(ctx context.Context, by identity.Principal, s Settings) (Settings, error) {
 	return b.putSettings(ctx, by, s, false)
 }

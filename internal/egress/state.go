@@ -23,7 +23,7 @@ type state struct {
 	changed chan struct{}
 }
 
-// decisions are all entries but the questions of agents, so that asking takes nobody's policy away.
+// decisions are all entries but the questions of agents, so that asking changes no policy.
 type decisions struct {
 	from     []*item
 	rules    map[string][]ranked // by tenant, each with those of all tenants; in order

@@ -43,7 +43,7 @@ func (s *span) holds(now time.Time) bool { return !now.Before(s.from) && !expire
 // upTo shortens it; zero is no end.
 func (s *span) upTo(at time.Time) { s.until = earlier(s.until, at) }
 
-// EffectivePolicy is what one caller may at one moment. It does not change.
+// EffectivePolicy is what one caller may do at one moment, with all entries and settings applied. It does not change.
 type EffectivePolicy struct {
 	who Who
 	span
@@ -58,7 +58,7 @@ type EffectivePolicy struct {
 
 	services map[string]*served
 	names    []string // of services, sorted
-	// unreadable are names of services that nobody knows the meaning of.
+	// unreadable are names of services whose entries cannot be read.
 	unreadable map[string]bool
 	providers  []*provided
 	tools      []policy.Rule
@@ -94,13 +94,13 @@ func closedView(why string) *EffectivePolicy {
 	}
 }
 
-// View is what a caller may now. It is cheap: it is asked for with every request. The rules of w.Base must not be
+// View is the policy of a caller now. It is cheap: it is asked for with every request. The rules of w.Base must not be
 // changed afterwards.
 func (b *Book) View(w Who) *EffectivePolicy {
 	if b.deaf.Load() {
 		return b.unread
 	}
-	// A caller is a jail of an agent's, or of a session's. A caller that is neither or both has the view of nobody.
+	// A caller is a jail of an agent's, or of a session's. A caller that is neither or both may reach nothing.
 	if w.Tenant == "" || (w.Agent == "") == (w.Session == "") {
 		return b.nobody
 	}
@@ -362,7 +362,7 @@ func (v *EffectivePolicy) ToolNaming(service string) *policy.Compiled {
 // Tool decides about execute for a service, or for none: the tools, after all rules that deny. Nil denies.
 func (v *EffectivePolicy) Tool(service string) *policy.Compiled {
 	if v.unreadable[service] {
-		return nil // without the service nobody knows where its credential goes in
+		return nil // only the service says where its credential goes in
 	}
 	if v.services[service] == nil && service != "" && !v.mayUse(service) {
 		return nil
@@ -439,7 +439,7 @@ func (v *EffectivePolicy) findTools(now time.Time) {
 }
 
 // livesAt are the services of the caller that are where a tool leads to. An agent that asks for a tool and names no service
-// gets it with their credentials: whoever approves a URL has not said that all others may be sent there.
+// gets it with their credentials: approving a URL does not allow sending credentials of other services there.
 func (v *EffectivePolicy) livesAt(tool policy.Rule) []string {
 	var out []string
 	for _, name := range v.names {

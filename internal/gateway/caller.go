@@ -23,7 +23,7 @@ type Caller struct {
 	Agent string
 	// Opener is the id of the agent that opened the session; empty when no agent did.
 	Opener string
-	// Actor is who answers for what the jail does, as the audit log names it: agent:ID, operator:ID, admin.
+	// Actor is the principal that is responsible for the jail, as the audit log names it: agent:ID, operator:ID, admin.
 	Actor string
 	// Policy is what the jail may reach before anything that operators decided later: the public web for a clean session, the
 	// grant's domains for one with accounts, nothing for an agent.
@@ -31,7 +31,7 @@ type Caller struct {
 	// Confined says that rules may only take away from Policy: it is that of a session with accounts.
 	Confined bool
 	// Vet is asked for each new connection, when its first request has arrived and before anything is done for it. An error
-	// refuses the request and closes the connection. Nil: nobody is asked.
+	// refuses the request and closes the connection. It may be nil.
 	Vet func(ctx context.Context) error
 	// Keyed says that the address alone proves nothing, as that of a container which clawjail did not make: each connection has
 	// to present the token of Agent before anything is done for it.
@@ -104,11 +104,11 @@ func (g *Gateway) Admit(addr netip.Addr, c Caller) error {
 
 // Forget withdraws an admission and closes every connection of that address:
 // tunnels, requests under way, idle ones, and those that the kernel has accepted
-// but the gateway has not seen yet. It returns when they are closed; whoever is
-// admitted at the address afterwards inherits nothing.
+// but the gateway has not seen yet. It returns when they are closed; the next
+// jail that is admitted at the address inherits nothing.
 //
 // Where a jail is named, only its admission is withdrawn: another one may have got
-// the address since that jail ended. Without a name it is whoever is admitted.
+// the address since that jail ended. Without a name any admission is withdrawn.
 //
 // An error means that the last part could not be proven; the address is then cut
 // off, and cannot be admitted again until a further Forget returns nil. An
@@ -175,7 +175,7 @@ type Activity struct {
 	Open int
 }
 
-// at is who is admitted at an address; nil for nobody.
+// at is the caller that is admitted at an address; nil when there is none.
 func (g *Gateway) at(addr netip.Addr) *caller {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -242,7 +242,7 @@ func (c *caller) cut() {
 		conns = append(conns, conn)
 	}
 	c.mu.Unlock()
-	// The connections go first: what is then interrupted finds nobody to tell.
+	// The connections go first: requests that are interrupted then have no client to answer.
 	for _, conn := range conns {
 		// A connection that does not close cleanly is closed all the same.
 		_ = conn.Close()

@@ -237,7 +237,7 @@ func (x *exchange) broken(err error, ended, clientLeft bool) *problem.Error {
 		"%s did not give a usable answer", x.Host).With("host", x.Host.String()).With("port", x.Port)
 }
 
-// dropOwn removes from an answer how this gateway speaks; nobody else speaks for it.
+// dropOwn removes the headers from an upstream's answer that only this gateway may set.
 func dropOwn(h http.Header) {
 	for name := range h {
 		if name == "Proxy-Status" || strings.HasPrefix(name, "Clawjail-") {

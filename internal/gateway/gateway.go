@@ -15,7 +15,7 @@
 //	record          an error of [Records.Begin] refuses the request
 //	dial            exactly a checked address; the dialer compares again
 //	stream          bytes are counted; silence and age end the connection
-//	record          the outcome, for which nobody waits
+//	record          the outcome, which no request waits for
 //
 // Plain requests arrive in absolute form and are decided one by one. A connection
 // to an upstream serves one caller only: nothing is shared between jails. When it
@@ -73,7 +73,7 @@ type Config struct {
 	// says that it had that one use. Nil knows no such rules.
 	Used func(ctx context.Context, rule string) (ok, once bool)
 	// Ask has the operator asked about a host that no rule allows an agent, waits as long as was decided for the agent,
-	// and reports whether to decide again. Nil asks nobody.
+	// and reports whether to decide again. It may be nil.
 	Ask func(ctx context.Context, c Caller, target string) (again bool)
 	// Rates are those of a caller now; [DefaultRates] when nil.
 	Rates func(Caller) Rates
@@ -86,7 +86,7 @@ type Config struct {
 	// Local answers requests to the gateway itself that come from an agent's jail; [CallerOf] says whose. Nil answers
 	// none. It has no part of the limits but the number of connections, and bounds bodies and time by itself.
 	Local http.Handler
-	// Unknown is asked about an address that nobody has admitted, before it is refused: it may be that of a jail that has
+	// Unknown is asked about an address that is not admitted, before it is refused: it may be that of a jail that has
 	// just been started. It admits the address if it is, says whether it is admitted now, and must return soon after its
 	// context ends. Nil refuses at once.
 	Unknown func(ctx context.Context, addr netip.Addr) bool
@@ -195,7 +195,7 @@ type Gateway struct {
 	server    *http.Server
 	proxy     *httputil.ReverseProxy
 	client    *http.Transport // makes connections that speak HTTP; see upstream.go
-	strangers *strangers      // who is not admitted, and is asked about; nil asks about nobody
+	strangers *strangers      // addresses that are not admitted and that Unknown is asked about; nil without Unknown
 	tunnels   *handoff        // plain HTTP found inside tunnels, on its way to server
 	buffers   *bufferPool
 	serving   sync.WaitGroup // accept loops
@@ -211,7 +211,7 @@ type Gateway struct {
 	closed    bool
 }
 
-// New makes a gateway that has admitted nobody and listens nowhere.
+// New makes a gateway that has admitted no address and does not listen.
 func New(c Config) (*Gateway, error) {
 	errs := []error{c.Limits.Validate(), c.Guard.Validate()}
 	if c.Records == nil {

@@ -25,7 +25,7 @@ func (g *Gateway) vetted(ctx context.Context, c *conn) *problem.Error {
 	return nil
 }
 
-// handle is the first step of every request: who is it.
+// handle is the first step of every request: it finds the caller.
 func (g *Gateway) handle(w http.ResponseWriter, r *http.Request) {
 	c, ok := r.Context().Value(connKey{}).(*conn)
 	if !ok {

@@ -14,7 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// Keys knows whose a token is, and ends what is open when it is not good any more. *identity.Service is one.
+// Keys finds the agent of a token, and tells when a token or an agent is revoked or expires. *identity.Service is one.
 type Keys interface {
 	Authenticate(ctx context.Context, presented string, remote netip.Addr) (identity.Principal, error)
 	WatchValidity(ctx context.Context, p identity.Principal, cancel context.CancelCauseFunc) (release func(), err error)

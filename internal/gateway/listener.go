@@ -172,7 +172,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if c := l.welcome(nc); c != nil {
 			return c, nil
 		}
-		// The connection has no reader, so nobody needs to know how closing went.
+		// The connection has no reader, so an error of closing does not matter.
 		_ = nc.Close()
 	}
 }
@@ -388,5 +388,5 @@ func (h *handoff) Close() error {
 	return nil
 }
 
-// Addr implements net.Listener; nobody dials it.
+// Addr implements net.Listener. The address is never dialled.
 func (h *handoff) Addr() net.Addr { return &net.TCPAddr{} }

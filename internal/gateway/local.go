@@ -31,7 +31,7 @@ func CallerOf(ctx context.Context) Caller {
 // sent through the proxy because it was told to send everything there.
 func (g *Gateway) isLocal(r *http.Request, c *conn) bool {
 	if g.local == nil || c.caller.Agent == "" || r.Method == http.MethodConnect || c.tunnel != nil {
-		// Of a session's jail nobody has a key: a page that asks there is told nothing at all.
+		// A session's jail has no key: a page that asks there is told nothing at all.
 		return false
 	}
 	if !r.URL.IsAbs() {

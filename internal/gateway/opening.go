@@ -125,7 +125,7 @@ func classifyTLS(data []byte) opening {
 	return opening{}
 }
 
-// field reads a vector that is preceded by its length in so many bytes.
+// field reads a vector that is preceded by its length in lengthBytes bytes.
 func field(data []byte, lengthBytes int) (value, rest []byte, ok bool) {
 	if len(data) < lengthBytes {
 		return nil, nil, false

@@ -25,7 +25,7 @@ func (c *conn) Write(b []byte) (int, error) {
 // soon is when the next part of a body must be there.
 func (c *conn) soon() time.Time { return time.Now().Add(c.bodies) }
 
-// patientBody is the body of a request, for whose next part nobody waits for longer than that. It also holds for what the
+// patientBody is the body of a request, whose next part is waited for no longer than that. It also holds for what the
 // server does by itself: before it answers, it reads what is left.
 type patientBody struct {
 	io.ReadCloser

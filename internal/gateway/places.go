@@ -20,7 +20,7 @@ func newPlaces(c Config) places {
 	return places{open: open, told: quota.NewGate(o)}
 }
 
-// Held is how many connections are open, for whoever asks.
+// Held is how many connections are open: of all callers, of a tenant and of an agent.
 func (g *Gateway) Held(asks quota.Holder) []quota.Amount { return g.places.open.Amounts(asks) }
 
 // place takes a connection into its caller's books, and counts it until it is closed. One too many is told so. False is for

@@ -20,7 +20,7 @@ type Rates struct {
 	Tunnels int
 }
 
-// DefaultRates returns the rates for whom nobody decided others.
+// DefaultRates returns the rates of callers for which no others are set.
 func DefaultRates() Rates {
 	return Rates{Proxy: 3000, Execute: 60, Service: 600, LLM: 120, Tunnels: 128}
 }
@@ -60,7 +60,7 @@ type usage struct {
 	last    time.Time
 }
 
-// quotas keeps count of callers by who they are: an agent has one account, however many jails it has.
+// quotas counts the use of callers by their identity: an agent has one count, however many jails it has.
 type quotas struct {
 	mu    sync.Mutex // guards what follows
 	users map[string]*usage
@@ -132,7 +132,7 @@ func (q *quotas) take(account string, s Surface, perMinute int, now time.Time) (
 const linesAtOnce = 60
 
 // line says whether something is worth a line in the log that somebody can do as often as he likes: to be refused because
-// it is too often, or because nobody knows who it is.
+// it is too often, or because its caller is unknown.
 func (q *quotas) line(account string, now time.Time) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -11,11 +11,11 @@ type Records interface {
 	// Begin writes down what is about to leave, and returns when that survives the loss of power. On an error nothing
 	// leaves. It must honour its context.
 	Begin(ctx context.Context, d Decision) (Record, error)
-	// Refused writes down a refusal, for which nobody waits.
+	// Refused records a refusal. It does not wait for the record.
 	Refused(d Decision)
 }
 
-// Record is an intent that waits for its outcome. End is called once, and nobody waits for it.
+// Record is an intent that waits for its outcome. End is called once, and does not wait for the record.
 type Record interface {
 	End(o Outcome)
 }
@@ -45,7 +45,7 @@ type Observer interface {
 	Tunnels(change int)
 }
 
-// nobody observes nothing.
+// nobody is the Observer that observes nothing.
 type nobody struct{}
 
 func (nobody) Decided(Decision, time.Duration) {}

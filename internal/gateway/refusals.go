@@ -9,8 +9,8 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// keptRefusals is how many refusals are kept of a caller, the newest: for who asks why something was not reached. All of them
-// are in the audit log.
+// keptRefusals is how many refusals of a caller are kept in memory, the newest, to explain why something was not reached. All of
+// them are in the audit log.
 const keptRefusals = 32
 
 // refusedWay is one of them.
@@ -30,7 +30,7 @@ func (c *caller) refuse(r refusedWay) {
 	}
 }
 
-// Refused is why the way of an address to a host was refused last, since a time; nil when it was not. A browser says of each
+// Refused is the last refusal of a connection from an address to a host, since a time; nil when there is none. A browser says of each
 // refusal of a tunnel that the tunnel could not be made, and nothing else.
 func (g *Gateway) Refused(addr netip.Addr, to hostport.Endpoint, since time.Time) *problem.Error {
 	who := g.at(addr)

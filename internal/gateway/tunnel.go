@@ -241,7 +241,7 @@ func (x *exchange) splice(client, upstream net.Conn, first []byte) error {
 	x.tunnel.enter()
 	defer x.tunnel.leave()
 	both := func() {
-		// Whatever closing says, reads and writes on both end now.
+		// Reads and writes on both end now, also when closing returns an error.
 		_ = client.Close()
 		_ = upstream.Close()
 	}

@@ -17,7 +17,7 @@ const (
 	maxAsked = 1024
 )
 
-// strangers asks about addresses that nobody has admitted: about each once at a time, and not again at once.
+// strangers asks about addresses that are not admitted: about each once at a time, and not again for [askPatience].
 type strangers struct {
 	ask func(ctx context.Context, addr netip.Addr) bool
 	now func() time.Time
@@ -78,7 +78,7 @@ func (q *question) over() bool {
 }
 
 // introduce binds a stranger's connection to the caller that its address turns out to be. The request goes on with the
-// context that it has then, and done gives that back. It changes nothing when nobody knows the address.
+// context that it has then, and done gives that back. It changes nothing for an unknown address.
 func (g *Gateway) introduce(c *conn, r *http.Request) (who *caller, _ *http.Request, done func()) {
 	if g.strangers == nil || c.tunnel != nil || c.listener == nil || !g.strangers.knows(r.Context(), c.remote.Addr()) || !g.bind(c) {
 		return nil, r, nil
@@ -92,7 +92,7 @@ func (g *Gateway) introduce(c *conn, r *http.Request) (who *caller, _ *http.Requ
 }
 
 // bind takes a stranger's connection into its caller's books, under the locks that an accepted one is bound under. One that
-// was closed meanwhile, as those of an address are that is forgotten, is bound to nobody.
+// was closed meanwhile, as those of an address are that is forgotten, stays unbound.
 func (g *Gateway) bind(c *conn) bool {
 	l := c.listener
 	g.mu.Lock()

@@ -1,13 +1,13 @@
 // Package grant lets an operator permit the use of accounts: once, for some time, for named domains.
 //
-// A grant is a row in the store and a signed token (PASETO v4.public) that says the same. The token goes to whoever
-// opens the session, and can be read by them; it holds nothing secret but its own value. The row decides: it must
+// A grant is a row in the store and a signed token (PASETO v4.public) that says the same. The token goes to the caller that
+// opens the session, which can read it; it holds nothing secret but its own value. The row decides: it must
 // exist, say what the token says in every field, and be free, and one conditional update takes it. The signature
 // keeps those who can only write to the database from making grants, and the row those who only have a key.
 //
 // A [Permission] has grants issued for one agent, one for each of its sessions. Its row is signed too.
 //
-// What is promised: of all sessions that try to use a grant, on all nodes, at most one succeeds. A grant is good for
+// It promises: of all sessions that try to use a grant, on all nodes, at most one succeeds. A grant is good for
 // its domains and no others, for its tenant, within [NotBefore, ExpiresAt) by this machine's clock without tolerance,
 // and not after it was revoked. Each refusal has a code of its own; see [Issuer.Verify] for their order. No error,
 // event or log line holds a token.
@@ -28,7 +28,7 @@ import (
 // Grant is the row of a grant.
 type Grant = store.Grant
 
-// Access is what the session may be steered with. A grant for CDP is good for the tools too.
+// Access says by which interface a session may be steered. A grant for CDP is good for the tools too.
 type Access string
 
 // Tools are the calls of the control API and of MCP. CDP is the browser's own protocol, through the guard.
@@ -37,7 +37,7 @@ const (
 	AccessCDP   Access = "cdp"
 )
 
-// CDPReads says what whoever has [AccessCDP] learns of the accounts of a session, wherever somebody decides about it.
+// CDPReads says what a client with [AccessCDP] learns of the accounts of a session. It is shown wherever a person grants that.
 const CDPReads = "scripts read what pages show and store, and cookies without HttpOnly; the jar and the headers are closed"
 
 // Covers says whether a grant, or a cookie set's scope, of access a is good for a session of access b.
@@ -60,7 +60,7 @@ type Limits struct {
 	Keep time.Duration
 }
 
-// DefaultLimits are the limits when nobody configured others.
+// DefaultLimits are the limits when none are configured.
 func DefaultLimits() Limits {
 	return Limits{DefaultTTL: 10 * time.Minute, MaxTTL: MostTTL, MaxDomains: 20, MaxEgressDomains: 50, Keep: 30 * 24 * time.Hour}
 }
@@ -151,7 +151,7 @@ func (i *Issuer) List(ctx context.Context, tenant string) ([]Grant, error) {
 	return grants, nil
 }
 
-// Revoke ends a grant of a tenant, of any when tenant is empty; by is who does it, such as operator:ID. It is
+// Revoke ends a grant of a tenant, of any when tenant is empty; by is the actor, such as operator:ID. It is
 // idempotent: the first time stays. A session that the grant has opened runs on, and the returned row names it in
 // UsedBy, for the caller to close.
 func (i *Issuer) Revoke(ctx context.Context, tenant, id, by string) (Grant, error) {

@@ -16,7 +16,7 @@ import (
 // Request is what an operator permits.
 type Request struct {
 	Tenant string
-	// Operator is who permits it, such as operator:ID. Whether they may is decided before, by package identity.
+	// Operator permits the use, such as operator:ID. Package identity has checked the right to do so.
 	Operator string
 	// Domains are the registrable domains whose cookie sets may be injected.
 	Domains []string
@@ -54,7 +54,7 @@ func (i *Issuer) Issue(ctx context.Context, r Request) (Token, Grant, error) {
 func (i *Issuer) row(r Request) (Grant, []*problem.ValidationError) {
 	domains := &problem.ValidationError{Code: problem.BadDomain}
 	g := Grant{
-		ID:     "g_" + strings.ToLower(rand.Text()[:20]), // 100 bits: nobody guesses it, and it need not be secret
+		ID:     "g_" + strings.ToLower(rand.Text()[:20]), // 100 bits cannot be guessed; it need not be secret
 		Tenant: r.Tenant, Operator: r.Operator, Origin: r.Origin, Access: string(r.Access),
 		Domains:       i.domains(domains, "domains", r.Domains, i.o.Limits.MaxDomains, false),
 		EgressDomains: i.domains(domains, "egress_domains", r.EgressDomains, i.o.Limits.MaxEgressDomains, true),

@@ -108,7 +108,7 @@ func parseKeys(data []byte) (keys []key, wrong string) {
 	return keys, ""
 }
 
-// writeKeys puts a file in its place whole or not at all: place is os.Link, which takes nobody's place, or os.Rename.
+// writeKeys puts a file in its place whole or not at all: place is os.Link, which replaces no file, or os.Rename.
 func writeKeys(path string, keys []key, place func(from, to string) error) error {
 	file := keyFile{Version: keyFileVersion}
 	for _, k := range keys {

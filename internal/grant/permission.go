@@ -33,15 +33,15 @@ const (
 // Ask says when a person is asked about the use of a permission.
 type Ask string
 
-// A first use is asked about until there has been one. AskNever is what holds when nobody says.
+// A first use is asked about until there has been one. AskNever is the default.
 const (
 	AskNever  Ask = "never"
 	AskFirst  Ask = "first"
 	AskAlways Ask = "always"
 )
 
-// Permission lets one agent use one account in many sessions. For each of them a grant is issued and used at once, which
-// nobody else ever has. It is for the agent and the account as they are, not for their names: when either is removed and
+// Permission lets one agent use one account in many sessions. For each of them a grant is issued and used at once; its token is
+// given to no caller. It is for the agent and the account as they are, not for their names: when either is removed and
 // made again, it is good for neither.
 type Permission struct {
 	ID        string `json:"id"`
@@ -74,10 +74,10 @@ type Permission struct {
 
 // PermissionRequest is what an operator permits for many sessions.
 type PermissionRequest struct {
-	// ID is that of a new permission, for who has to know it before; one is chosen where it is empty.
+	// ID is that of a new permission, for a caller that has to know it before; one is chosen where it is empty.
 	ID     string
 	Tenant string
-	// Operator is who permits it, and Agent with AgentName to whom.
+	// Operator permits the use, and Agent with AgentName is the agent that gets it.
 	Operator         string
 	Agent, AgentName string
 	Domain           string
@@ -129,7 +129,7 @@ func (i *Issuer) permission(r PermissionRequest) (Permission, error) {
 	return p, nil
 }
 
-// ParseFor reads for how long a permission is: a duration as Go writes it, or a number of days such as 30d. Empty is for good.
+// ParseFor reads the life of a permission: a duration as Go writes it, or a number of days such as 30d. Empty is for good.
 func ParseFor(text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil

@@ -13,7 +13,7 @@ import (
 // forPermissions is what a signed permission is for; a grant's token is for something else, so neither passes for the other.
 const forPermissions = "clawjail:permission"
 
-// standing is what a signed permission says. The columns of its row must say the same: whoever can only write to the
+// standing is what a signed permission says. The columns of its row must say the same: an attacker who can only write to the
 // database makes no permission, changes none, and gives none to another agent.
 type standing struct {
 	Issuer        string    `json:"iss"`
@@ -66,8 +66,8 @@ func (k *Keyring) sign(s standing) ([]byte, error) {
 }
 
 // SignAnew signs the permissions of a restored database with the keys fresh. It takes those that the keys old have signed
-// and that nobody has changed since, which it counts as good, and leaves the others, which are void. Of a good one the approval
-// of a single use, and the uses that were left, are taken away: they may have been used after the backup. Nil for fresh
+// and that are unchanged, which it counts as good, and leaves the others, which are void. A good one loses the approval
+// of a single use, and the uses that were left: they may have been used after the backup. Nil for fresh
 // only counts; without old none is good.
 func SignAnew(ctx context.Context, entries store.Entries, old, fresh *Keyring) (good, void int, err error) {
 	all, err := entries.ListEntries(ctx, KindPermission)

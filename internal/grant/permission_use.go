@@ -74,7 +74,7 @@ func (i *Issuer) Permitted(ctx context.Context, want Want) (Standing, error) {
 	return out, nil
 }
 
-// NotAllowed is what an agent is told that may not use an account.
+// NotAllowed is the error for an agent that may not use an account.
 func NotAllowed(domain, format string, args ...any) *problem.Error {
 	return problem.New(problem.AccountNotAllowed, "ask for it with request_access, kind account and target "+domain+
 		"; or let an operator permit it: clawjail cookies allow "+domain+" --agent NAME", format, args...).With("domain", domain)
@@ -108,9 +108,9 @@ func (p Permission) good(access Access, now time.Time) (asks bool, err error) {
 	return p.Ask == AskAlways || p.Ask == AskFirst && !p.answered, nil
 }
 
-// UsePermissions counts a use of each permission, and makes the grant, used already: nobody else can ever have it. Of all
-// calls for a permission that is good for one session more, at most one succeeds. After an error a use may be counted
-// that was none.
+// UsePermissions counts a use of each permission, and stores the grant as used already, so that no other session can use it. Of
+// all calls for a permission that is good for one session more, at most one succeeds. After an error a use may be counted that was
+// none.
 func (i *Issuer) UsePermissions(ctx context.Context, s Standing, want Want) (Grant, error) {
 	if want.Session == "" || len(s.Permissions) == 0 {
 		return Grant{}, errors.New("use a permission: there is no session to use it, or no permission")

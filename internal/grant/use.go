@@ -27,7 +27,7 @@ type Want struct {
 	Domains []string
 	// Access is what the session will be steered with.
 	Access Access
-	// Actor is who asks, for the record of a refusal.
+	// Actor asks, for the record of a refusal.
 	Actor string
 }
 
@@ -37,7 +37,7 @@ type Want struct {
 //  1. a token was sent (grant_missing)
 //  2. its form, key and signature are good, and there is a row that says the same in every field (grant_invalid; but
 //     grant_expired, when the token's own time is over and the row has been purged)
-//  3. the row's tenant is the caller's (grant_wrong_tenant): nobody else learns what became of it
+//  3. the row's tenant is the caller's (grant_wrong_tenant): other tenants do not learn what became of it
 //  4. it was not revoked (grant_revoked)
 //  5. it was not used (grant_used)
 //  6. it is now within its life (grant_expired)

@@ -210,7 +210,7 @@ func (l *look) lookMachine() {
 	}
 }
 
-// attention is what of the machine needs somebody. version is that of who asks; empty is not compared.
+// attention lists what an operator has to look at on the machine. version is that of this control plane; empty is not compared.
 func (m Machine) attention(version string, now time.Time) (out []Attention) {
 	if !m.Reachable {
 		return []Attention{{Code: HostDaemonDown, Level: Failed, Sentence: "The host daemon does not answer, so nothing new can be opened, and agents are not watched.",
@@ -249,7 +249,7 @@ func (m Machine) attention(version string, now time.Time) (out []Attention) {
 	return out
 }
 
-// ofNodes is what needs somebody of the control planes of the database, as one of them sees it.
+// ofNodes lists what an operator has to look at among the control planes of the database, as one of them sees it.
 func ofNodes(nodes []peer.Node, version string, now time.Time) (out []Attention) {
 	for _, n := range nodes {
 		about := Subject{Name: n.Name}
@@ -426,7 +426,7 @@ func (l *look) agentStatuses() (out []agent.Status, unknown error) {
 	return out, unknown
 }
 
-// called names a thing of a tenant, for who sees more than one.
+// called names a thing of a tenant, with the tenant when the caller sees several.
 func (l *look) called(tenant, name string) string {
 	if l.by.Tenant == "" && tenant != "" {
 		return name + " (" + tenant + ")"

@@ -1,9 +1,9 @@
 // Package health says how a whole installation is doing, in one value, and what in it needs somebody.
 //
-// What is promised:
+// It promises:
 //
-//   - Nothing is changed by a look, and nothing that is asked for by somebody who may not know it is written down as a refusal:
-//     who has only one tenant gets the part of that tenant.
+//   - A look changes nothing, and records no refusal for what its caller may not know: a caller of one tenant gets the part of
+//     that tenant.
 //   - A part that cannot be known is left out and told of in the list of what needs somebody. It does not spoil the others.
 //   - A look takes no longer than [Bound]: the host daemon is asked once for all who look within some seconds.
 //   - Names of accounts, agents, hosts and tenants are in it; values of cookies, secrets, keys and tokens are not.

@@ -129,7 +129,7 @@ func Units(ctx context.Context, systemd string, command func(ctx context.Context
 	for _, name := range []string{HostUnit, ControlUnit} {
 		text, err := command(ctx, "systemctl", "show", name, "--property=LoadState,ActiveState,SubState,UnitFileState")
 		if err != nil {
-			return nil // there is nobody to ask
+			return nil // there is no host daemon to ask
 		}
 		said := map[string]string{}
 		for line := range strings.Lines(text) {

@@ -21,7 +21,7 @@ const (
 	Timeout = time.Minute
 	// MaxOutput is how much of each of its two outputs is kept.
 	MaxOutput = 8 << 20
-	// Finish is how long a command may go on when its context has ended: one that is killed half-way leaves what nobody knows of.
+	// Finish is how long a command may go on when its context has ended: one that is killed half-way leaves an unknown state.
 	Finish = 2 * time.Second
 	// shown is how much of what a command said becomes part of an error.
 	shown = 400
@@ -55,7 +55,7 @@ func (r Runner) Path(name string) (string, error) {
 	return "", fmt.Errorf("%s: %w", name, exec.ErrNotFound)
 }
 
-// Command prepares a command, for whoever connects it and starts it. When ctx ends it is killed, after Finish.
+// Command prepares a command, which the caller connects and starts. When ctx ends it is killed, after Finish.
 func (r Runner) Command(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
 	file, err := r.Path(name)
 	if err != nil {

@@ -183,8 +183,8 @@ func (c *Client) Create(ctx context.Context, spec jail.Spec) (*jail.Jail, error)
 	return c.CreateWith(ctx, spec, func(jail.Name, jail.Lease) error { return nil })
 }
 
-// CreateWith is Create for who must know of the jail before its program begins. ready is called when the jail has been seen to
-// be confined as declared, and nobody else has its address any more; an error of it ends the jail. It has seconds.
+// CreateWith is Create for a caller that must know of the jail before its program begins. ready is called when the jail has been
+// seen to be confined as declared, and no other jail has its address any more; an error of it ends the jail. It has seconds.
 func (c *Client) CreateWith(ctx context.Context, spec jail.Spec, ready func(jail.Name, jail.Lease) error) (*jail.Jail, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
@@ -253,8 +253,8 @@ func (c *Client) List(ctx context.Context) ([]jail.Status, error) {
 	})
 }
 
-// Destroy implements jail.Driver. What the host daemon may not have heard it is asked again, until it has or the hold is given up: as
-// the owner is here, nobody else would end the jail.
+// Destroy implements jail.Driver. When the host daemon may not have got the call, it is sent again in the background, until it has or
+// Hold ends: while the owner is connected, the host daemon does not end the jail by itself.
 func (c *Client) Destroy(ctx context.Context, name jail.Name) error {
 	err := c.destroy(ctx, name)
 	if err != nil && (ctx.Err() != nil || unheard(err)) {

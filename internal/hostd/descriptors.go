@@ -15,7 +15,7 @@ import (
 const stdioCount = 3
 
 // sendWithFiles writes a frame and some descriptors, for example the caller's ends of a jail's pipes. The descriptors travel
-// with the header, which is small enough never to be split. They stay open here: closing them is up to who called.
+// with the header, which is small enough never to be split. They stay open here: the caller closes them.
 func sendWithFiles(conn *net.UnixConn, frame []byte, files ...*os.File) error {
 	fds := make([]int, len(files))
 	release, err := borrow(fds, files...)
@@ -111,7 +111,7 @@ func parseFiles(oob []byte) (files []*os.File, err error) {
 func closeFiles(files []*os.File) {
 	for _, f := range files {
 		if f != nil {
-			_ = f.Close() // nobody has written to it
+			_ = f.Close() // nothing was written to it
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// A frame is a length of four bytes, big endian, and so many bytes of JSON.
+// A frame is a length of four bytes, big endian, and JSON of that length.
 const (
 	headerSize = 4
 	// maxRequest bounds what a caller may send. The largest request is a Create with jail.MaxHomeFiles bytes

@@ -191,7 +191,7 @@ func (s *server) make(ctx context.Context, a createArguments, deliver func(conte
 }
 
 // handOver sends a jail's stdio to its creator and waits until the creator says that it has it. A caller can
-// leave at any moment; without its word, a jail might run whose name nobody knows.
+// leave at any moment; without its word, a jail might run whose name no client knows.
 func (s *server) handOver(ctx context.Context, c *call, j *jail.Jail) error {
 	err := ctx.Err()
 	if err == nil {

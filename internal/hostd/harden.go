@@ -18,7 +18,7 @@ const (
 )
 
 // stageDirVariable says where programs that join a running jail are staged: an absolute path inside the jail. It is root's
-// environment that counts, not that of whoever starts the program.
+// environment that counts, not that of the program's caller.
 const stageDirVariable = "CLAWJAIL_STAGE_DIR"
 
 // Harden gives the process what it starts with by itself, whoever started it: an environment without surprises, no

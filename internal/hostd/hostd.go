@@ -1,17 +1,17 @@
 // Package hostd is the host daemon: the small root process that makes jails for the control plane, and the client
 // with which the control plane talks to it. The client is a jail.Driver.
 //
-// What it promises:
+// It promises:
 //
-//   - It trusts its caller with jails, not with the host. The kernel says who calls: the control plane's user or
-//     root, nobody else gets an answer. Operations have typed arguments; a name is a name of
+//   - It trusts its caller with jails, not with the host. The kernel says which user calls: only the control plane's
+//     user and root get an answer. Operations have typed arguments; a name is a name of
 //     this installation, an unknown or doubled member of a request is an error, and no operation takes a command
 //     for the host. The folders of the host that a jail is to see, or is made of, are opened by descriptor beneath
 //     workspace_roots and jail_roots of the configuration, which is root's, and beneath folders that root has added.
-//   - The stdio of a jail goes to its caller as descriptors and is closed here at once. A jail whose stdio nobody
-//     received is destroyed.
-//   - Jails belong to an owner: whoever holds a connection open under a random token. When the connection drops
-//     or its process dies, the owner's jails end after a grace period, also when nobody says goodbye.
+//   - The stdio of a jail goes to its caller as descriptors and is closed here at once. A jail whose stdio the
+//     caller did not receive is destroyed.
+//   - Jails belong to an owner: the process that holds a connection open under a random token. When the connection
+//     drops, also because the process was killed, the owner's jails end after a grace period.
 //   - Jails of agents are kept: what is declared of them stands on the disk, they are started again when they end
 //     and when the host does, and they outlive both daemons. See the packages keeper and console.
 //   - Before anything of a jail exists on the host, a file of the journal names it. A host daemon that starts
@@ -295,7 +295,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 
 	<-ctx.Done()
 	s.notify("STOPPING=1")
-	err = listener.Close() // removes the socket: who connects from now on is told at once that nobody is there
+	err = listener.Close() // removes the socket: a client that connects from now on gets an error at once
 	s.drain()
 	err = errors.Join(err, keeping.Close())
 	if o.EndJails {

@@ -113,7 +113,7 @@ func (m makers) of(_ context.Context, inContainer bool) (jail.Maker, error) {
 	return m.containers, nil
 }
 
-// ofTemplates makes no jail of a template that is missing, or not as it was built, whoever asks and however long ago the jail
+// ofTemplates makes no jail of a template that is missing, or not as it was built, for every caller and however long ago the jail
 // was declared.
 type ofTemplates struct {
 	jail.Maker
@@ -167,7 +167,7 @@ func (m makers) list(ctx context.Context) ([]jail.Status, error) {
 	return append(all, more...), err
 }
 
-// hasContainers says whether there is anything to be asked of the engine: who has no containers may have no engine.
+// hasContainers says whether the engine is needed: a host without containers may have no engine.
 func (m makers) hasContainers(ctx context.Context) bool {
 	if m.containers == nil {
 		return false

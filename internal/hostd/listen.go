@@ -12,7 +12,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// socketMode lets the control plane's group connect. The kernel says who really calls.
+// socketMode lets the control plane's group connect. The kernel tells the user of each connection, which is checked.
 const socketMode = 0o660
 
 // listen makes the socket in a folder that nobody else can write. A file that is there is of a host daemon that was

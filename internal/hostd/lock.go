@@ -54,7 +54,7 @@ func flock(f *os.File) error {
 	}
 }
 
-// Lock keeps host daemons of an installation from starting until the file is closed: for whoever changes its files. The
+// Lock keeps host daemons of an installation from starting until the file is closed, so that its files can be changed. The
 // code is conflict while one runs.
 func Lock(c config.Config) (*os.File, error) {
 	if err := os.MkdirAll(c.RunDir, 0o750); err != nil {

@@ -175,7 +175,7 @@ type (
 )
 
 // accepted is the byte that the client answers a created jail with, once it has the descriptors. Without it the
-// jail is destroyed: nobody has its stdio, so nobody could end it.
+// jail is destroyed: without its stdio the client could not end it.
 const accepted = 0x06
 
 // Info is what a host daemon says of itself.

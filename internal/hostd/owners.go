@@ -74,7 +74,7 @@ func (o *owners) isHere(token string) bool {
 	return o.held[token] != nil
 }
 
-// has refuses what nobody, or somebody else, holds.
+// has refuses a token that no connection holds, or that another user holds.
 func (o *owners) has(token string, p peer) error {
 	if err := validOwner(token); err != nil {
 		return err

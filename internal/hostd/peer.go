@@ -2,7 +2,7 @@ package hostd
 
 import "log/slog"
 
-// peer is who made a connection, as the kernel says. The credentials are those of the moment of the connect.
+// peer is the user and process that made a connection, as the kernel tells them. They are those of the moment of the connect.
 type peer struct {
 	uid uint32
 	pid int // 0 where it is not known

@@ -191,7 +191,7 @@ const resolvConf = "/etc/resolv.conf"
 func probes(k config.Kubernetes, closed string, server netip.AddrPort) []shim.Probe {
 	all := []shim.Probe{{Name: "another port of the control plane", Network: "tcp", Address: netip.MustParseAddrPort(closed)},
 		{Name: "the API server", Network: "tcp", Address: server}}
-	text, _ := os.ReadFile(resolvConf) // who has none asks no name server
+	text, _ := os.ReadFile(resolvConf) // a host without one asks no name server
 	for line := range strings.Lines(string(text)) {
 		if f := strings.Fields(line); len(f) > 1 && f[0] == "nameserver" {
 			if a, err := netip.ParseAddr(f[1]); err == nil && !a.IsLoopback() {

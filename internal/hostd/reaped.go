@@ -32,13 +32,13 @@ type Reaping struct {
 	At     time.Time  `json:"at"`
 	Jail   jail.Name  `json:"jail,omitzero"` // empty when the thing names none
 	Reason ReapReason `json:"reason"`
-	// What is "jail", or the kind and the id of a single thing on the host.
+	// What names the thing that was reaped: "jail", or the kind and the id of a host resource.
 	What string `json:"what"`
 	// Error says why it is still there. It is removed when this is empty.
 	Error string `json:"error,omitzero"`
 }
 
-// Reaped is what the reaper did and nobody has acknowledged.
+// Reaped is what the reaper did and the control plane has not acknowledged yet.
 type Reaped struct {
 	// Instance is another one with every start of the host daemon. Numbers hold within one instance.
 	Instance string `json:"instance"`

@@ -16,7 +16,7 @@ import (
 )
 
 // Root can let agents have folders beneath further ones than workspace_roots of the configuration, with a yes on a terminal. They
-// stand in a file beside the data, which belongs to root as the configuration does, and which nobody else can write: one on a line,
+// stand in a file beside the data, which belongs to root as the configuration does, and which only root can write: one on a line,
 // after the number of the user whose it is.
 
 // WorkspaceRootsFile is the file of the folders that were added.
@@ -61,7 +61,7 @@ func AddedRoots(c config.Config) ([]AddedRoot, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := os.ReadFile(path) // nobody but root can have put another one there
+	text, err := os.ReadFile(path) // only root can have replaced it meanwhile
 	if err != nil {
 		return nil, fmt.Errorf("read which folders agents may have: %w", err)
 	}
@@ -98,8 +98,8 @@ func UsableRoots(c config.Config) ([]string, error) {
 	return out, err
 }
 
-// PathsOfAddedRoots are the paths of all that were added, for who cannot look at them: whether one can be used is for the host
-// daemon to say.
+// PathsOfAddedRoots are the paths of all that were added, for a caller that cannot look at the folders. The host daemon decides
+// whether one can be used.
 func PathsOfAddedRoots(c config.Config) ([]string, error) {
 	all, err := AddedRoots(c)
 	var out []string

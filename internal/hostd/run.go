@@ -96,8 +96,8 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 			Version:   o.Version, Log: o.Log, Now: o.Now, Barrier: o.Barrier, Notify: o.Notify,
 			Keep: KeepOptions{Agents: AgentsDir(o.Config), Logs: LogsDir(o.Config), Consoles: consolesDir(o.Config),
 				LogBytes: int64(o.Config.Agents.Log), MaxAgents: AgentJails},
-			// Beside the sessions there are agents, the programs that are run for them and the tool servers, and whoever reads
-			// what they print.
+			// Beside the sessions there are agents, the programs that are run for them, the MCP servers, and connections that
+			// read what they print.
 			MaxJails:       2*sessions + AgentJails + otherJails,
 			MaxConnections: 3*sessions + 2*(AgentJails+otherJails),
 			EndJails:       o.EndJails,

@@ -90,7 +90,7 @@ func (s *server) drain() {
 
 // serve answers the one call of a connection.
 func (s *server) serve(conn *net.UnixConn) {
-	defer conn.Close() // the caller sees the end of the answer, or nothing; there is nobody to tell an error
+	defer conn.Close() // the caller sees the end of the answer, or nothing; no one can be told of an error
 	p, err := peerOf(conn)
 	if err != nil || (p.uid != 0 && p.uid != s.ControlUID) {
 		// No answer: a stranger learns nothing, not even what the protocol looks like.
@@ -131,7 +131,7 @@ func (s *server) serve(conn *net.UnixConn) {
 	began := s.Now()
 	err = s.handle(ctx, c, handle)
 	if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		err = errors.Join(context.Cause(ctx), err) // says who cancelled
+		err = errors.Join(context.Cause(ctx), err) // the cause says what cancelled it
 	}
 	s.log(c, s.Now().Sub(began), err)
 	if err != nil {

@@ -44,8 +44,8 @@ func (t *tenants) several() (count int) {
 // share is what one of them may take of a whole.
 func (t *tenants) share(whole int64) int64 { return quota.Divide(t.quotas, whole, t.several()).Tenant }
 
-// check is an error when a tenant has declared so much memory that it may not declare more. While there is one tenant, its jails
-// may declare more together than there is: nobody else has any.
+// check is an error when a tenant has declared so much memory that it may not declare more. A single tenant may declare more
+// than there is: no other tenant loses by it.
 func (t *tenants) check(tenant string, held, more int64) error {
 	if n := t.several(); n > 1 && tenant != "" && t.memory > 0 {
 		return quota.Divide(t.quotas, t.memory, n).Check(quota.Memory(), quota.Holder{Tenant: tenant}, quota.Held{Tenant: held}, more)

@@ -82,7 +82,7 @@ type WithdrawOptions struct {
 	Volumes bool
 	// DryRun only looks whether neither half runs.
 	DryRun bool
-	// Then is called when nothing of the installation is on the host any more, while nobody can start it. May be nil.
+	// Then is called when nothing of the installation is on the host any more, while it cannot be started. May be nil.
 	Then func(ctx context.Context, in Installation) error
 }
 
@@ -185,7 +185,7 @@ func (o RunOptions) withdrawJails(ctx context.Context, in Installation, pool *ja
 	return errors.Join(errs...)
 }
 
-// withdrawnContainers is the driver of containers; nil where there is no engine and nobody wrote down a container.
+// withdrawnContainers is the driver of containers; nil where there is no engine and the journal has no container.
 func (o RunOptions) withdrawnContainers(in Installation) (_ Containers, err error) {
 	if o.Substrate.Containers == nil || o.Config.Kubernetes.On() {
 		return nil, nil

@@ -21,8 +21,8 @@ import (
 
 // Agents' data in workspaces has no bound of its own: those are folders of the host. While there are several tenants, the host
 // daemon looks after the disk that data_dir is on. When little of it is left, it adds up what each tenant has in its workspaces
-// there. Of one that has more than its share of what all tenants have and of what is free, the jails that write to workspaces
-// are ended, and none is started until there is room: the others find the rest.
+// there. When a tenant has more than its share of what all tenants have and of what is free, its jails that write to workspaces
+// are ended, and none is started until there is room. The other tenants use the rest.
 
 const (
 	// roomEvery is how often it is looked how much room there is, and countEvery how often files are counted at most, when there is

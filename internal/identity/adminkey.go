@@ -38,7 +38,7 @@ func LoadAdminKey(path string) (AdminKey, error) {
 }
 
 // ReadAdminKey reads the admin key of a file, for a client that presents it. A file that is no admin key, or not a file of its own, is not
-// read: the folder is not root's, and root must not send other people's files to whom it has been led to.
+// read: the folder is not root's, and root must not send the content of another file to a server.
 func ReadAdminKey(path string) (Key, error) {
 	text, err := readAdminFile(path)
 	if err != nil {

@@ -18,7 +18,7 @@ type (
 	Token = store.Token
 )
 
-// DefaultOverlap is how long the old tokens of an agent are good after a rotation when nobody says, LongestOverlap the
+// DefaultOverlap is how long the old tokens of an agent are good after a rotation by default, LongestOverlap the
 // most that may be said.
 const (
 	DefaultOverlap = 10 * time.Minute
@@ -209,7 +209,7 @@ func (s *Service) rotateToken(ctx context.Context, by Principal, tenant, name st
 		ctx := context.WithoutCancel(ctx) // half of them would be worse than all
 		for _, t := range old {
 			if err := s.endToken(ctx, t, overlap); err != nil {
-				if give == nil { // the new token is told to nobody, so it must not stay
+				if give == nil { // no caller gets the new token, so it must not stay
 					err = errors.Join(err, s.o.Store.RevokeToken(ctx, fresh.ID, s.now()))
 				}
 				return err
@@ -279,7 +279,7 @@ func isToken(id string) func(Principal) bool {
 	return func(p Principal) bool { return p.TokenID == id }
 }
 
-// addToken makes a token; who may and whether the life is right was looked at before.
+// addToken makes a token. The caller has checked the right to do so, and the life.
 func (s *Service) addToken(ctx context.Context, a Agent, life time.Duration) (Key, Token, error) {
 	expires, err := s.expiry(life)
 	if err != nil {

@@ -62,8 +62,8 @@ func (s *Service) Authenticate(ctx context.Context, presented string, remote net
 	return p, nil
 }
 
-// Redeem is Authenticate for what a face looks up elsewhere, as the token of a session: look is not asked while its place waits.
-// What it refuses is no wrong key: tokens end with their sessions, and a client that comes back with one guesses nothing.
+// Redeem is Authenticate for a token that the caller looks up elsewhere, as that of a session: look is not called while remote is
+// rate limited. A refusal by look does not count as a wrong key: tokens end with their sessions, and clients come back with old ones.
 func (s *Service) Redeem(ctx context.Context, remote netip.Addr, look func() (Principal, error)) (Principal, error) {
 	if err := s.RateLimited(ctx, remote); err != nil {
 		return Principal{}, err

@@ -152,7 +152,7 @@ type Rule struct {
 	Agents Agents
 }
 
-// Table is who may do what. An operation that is not in it is forbidden to all.
+// Table says which roles and agents may do each operation. An operation that is not in it is forbidden to all.
 func Table() []Rule {
 	return []Rule{
 		{InfoRead, RoleViewer, ReachTenant, AgentsAll},
@@ -306,8 +306,8 @@ type Object struct {
 }
 
 // Can says whether a principal may do an operation with something of a tenant's; tenant is empty for what is of all
-// tenants. An agent that has the operation only for what is its own may do it here: who lists or opens looks at what
-// is whose. For one thing that exists, ask [CanWith].
+// tenants. An agent that has the operation only for its own things may do it here: the caller that lists or opens checks the
+// owner of each. For one thing that exists, ask [CanWith].
 //
 // The answer is nil, forbidden, or not_found for what belongs to another tenant. A caller that answers not_found must do so in
 // the words that it has for a thing that does not exist.
@@ -384,8 +384,8 @@ func (s *Service) AuthorizeWith(_ context.Context, p Principal, op Operation, ob
 	return s.Refuse(p, op, object.Tenant, CanWith(p, op, object))
 }
 
-// Refuse writes a refusal down, if err is one: nil stays nil. It is one of the principal's tenant, whatever tenant was asked for: nobody else's log
-// is for strangers to fill. A principal that is refused all the time fills no log; see [audit.Log.Note].
+// Refuse records a refusal, if err is one: nil stays nil. It is recorded for the principal's tenant, whatever tenant was asked for, so that
+// it cannot fill another tenant's log. A principal that is refused all the time fills no log; see [audit.Log.Note].
 func (s *Service) Refuse(p Principal, op Operation, target string, err error) error {
 	if err == nil {
 		return nil

@@ -35,8 +35,8 @@ func (s *Service) WatchValidity(ctx context.Context, p Principal, cancel context
 	return func() { s.connections.release(held) }, nil
 }
 
-// Enter is WatchValidity for a request or a stream, of which a tenant and an agent may have so many open at the same time. The code is
-// rate_limited when it is one too many.
+// Enter is WatchValidity for a request or a stream, which counts against the limits of its tenant and agent while it is open. The code
+// is rate_limited when it is one too many.
 func (s *Service) Enter(ctx context.Context, p Principal, cancel context.CancelCauseFunc) (release func(), err error) {
 	of := quota.Holder{Tenant: p.Tenant, Agent: p.AgentID()}
 	leave, err := s.gate.Enter(of)
@@ -57,20 +57,20 @@ func (s *Service) Enter(ctx context.Context, p Principal, cancel context.CancelC
 
 type arrivalKey struct{}
 
-// WithArrival makes a context for a request, of which [Service.Enter] says whose it is: whoever counts what requests hold has
-// to know, before any face does.
+// WithArrival makes a context for a request. [Service.Enter] calls arrived with the holder of the request, for the code that
+// counts what requests hold before a face knows the caller.
 func WithArrival(ctx context.Context, arrived func(by quota.Holder)) context.Context {
 	return context.WithValue(ctx, arrivalKey{}, arrived)
 }
 
-// Arrived says whose a request is that has not been entered here.
+// Arrived names the holder of a request that does not pass through [Service.Enter].
 func Arrived(ctx context.Context, of quota.Holder) {
 	if arrived, ok := ctx.Value(arrivalKey{}).(func(quota.Holder)); ok {
 		arrived(of)
 	}
 }
 
-// Held is how much is open, for whoever asks.
+// Held is how much is open: of all, of a tenant and of an agent.
 func (s *Service) Held(asks quota.Holder) []quota.Amount { return s.gate.Amounts(asks) }
 
 // errCut is what is joined to an error of WatchValidity's when the connection was cut in the same moment.
@@ -88,7 +88,7 @@ func (s *Service) Open() int { return s.connections.count() }
 // checker says how a principal is doing; see [Service.standing].
 type checker func(ctx context.Context, p Principal) (expires time.Time, reason string, err error)
 
-// connections are what is open, and for whom. One goroutine ends what has expired, and another asks what the store says.
+// connections are the open ones, each with its principal. One goroutine ends those that have expired, and another compares with the store.
 type connections struct {
 	now     func() time.Time
 	recheck time.Duration
@@ -170,8 +170,8 @@ func (c *connections) expire(token string, at time.Time) {
 	}
 }
 
-// run ends what expires, and what the store says is over, until the context does. What has an end that is known does not wait
-// for a store that does not answer.
+// run ends connections whose key expires or that the store says are over, until the context ends. Known ends do not wait for a
+// store that does not answer.
 func (c *connections) run(ctx context.Context) {
 	var comparing sync.WaitGroup
 	defer comparing.Wait()
@@ -221,8 +221,8 @@ func every(ctx context.Context, pause time.Duration, woken <-chan struct{}, do f
 	}
 }
 
-// compare looks up everybody who is connected. Another process may have revoked a key, or shortened its life. A store
-// that does not answer ends nothing: what it says is not known, and it will be asked again.
+// compare looks up the keys of all connections. Another process may have revoked a key, or shortened its life. A store
+// that does not answer ends nothing, and is asked again.
 func (c *connections) compare(ctx context.Context) {
 	c.mu.Lock()
 	principals := make(map[string]Principal, len(c.open))
@@ -240,7 +240,7 @@ func (c *connections) compare(ctx context.Context) {
 			return // the others would wait as long
 		case err != nil:
 		case reason != "":
-			// What outlives a rotation has an end of its own, when the token has one.
+			// A connection that outlives a rotation has an end of its own, when the token has one.
 			c.cut(func(p Principal) bool { return p.TokenID == token && !(p.OutlivesRotation && reason == reasonExpired) })
 		default:
 			c.expire(token, expires)

@@ -1,11 +1,11 @@
-// Package identity knows who calls, and what they may do.
+// Package identity authenticates callers and decides what they may do.
 //
 // A caller presents a key and becomes a [Principal]: the admin of the installation, an operator with a role, or an
 // agent. Keys are 256 random bits; the store has their SHA-256, and their text is shown once. The rights of a principal
-// are one table ([Table]) that every face asks through [Service.Authorize] or [Can]. Principals of a tenant are told
-// of other tenants' things what they are told of things that do not exist.
+// are one table ([Table]) that every face asks through [Service.Authorize] or [Can]. Principals of a tenant get the same
+// answer for other tenants' things as for things that do not exist.
 //
-// Revoking ends what is open: whoever holds a connection for a principal registers it with [Service.WatchValidity], and is
+// Revoking ends what is open: code that holds a connection for a principal registers it with [Service.WatchValidity], and is
 // told to end it when the key, the operator, the agent or the tenant is cut off, or when the key expires. A
 // revocation in this process cuts at once, one that another process wrote into the store within
 // [Options.Recheck], or at [Service.Look]. One that cannot be written holds in its process, which writes it when it can.
@@ -62,7 +62,7 @@ const maxOpen = 2000
 // answerTime is how long the store may take for an answer that no caller waits for.
 const answerTime = 5 * time.Second
 
-// DefaultRecheck is the Recheck when nobody configured another.
+// DefaultRecheck is the Recheck when none is configured.
 const DefaultRecheck = 5 * time.Second
 
 // Validate reports everything that is wrong.
@@ -84,7 +84,7 @@ func (o Options) Validate() error {
 	return m.Err()
 }
 
-// Service knows principals, tenants, and who is connected.
+// Service knows principals, tenants, and open connections.
 type Service struct {
 	o           Options
 	rateLimiter *rateLimiter

@@ -89,7 +89,7 @@ func base62(n *big.Int, length int) string {
 }
 
 // AdminKey is the installation's admin key as a server needs it: its SHA-256. The key itself is in its file and with
-// its users. The zero AdminKey is the key of nobody.
+// its users. The zero AdminKey is no key.
 type AdminKey struct {
 	secret.Hidden
 	sum   secret.Value

@@ -55,8 +55,8 @@ func (s *Service) CreateOperator(ctx context.Context, by Principal, n NewOperato
 	return key, o, nil
 }
 
-// RotateOperator makes a new key for an operator's name, tenant and role, and revokes the old one at once. An operator
-// who needs both for a while is given a second key by CreateOperator first. The new key has the id of its own row.
+// RotateOperator makes a new key for an operator's name, tenant and role, and revokes the old one at once. For an overlap
+// of the two, make a second key with CreateOperator first. The new key has the id of its own row.
 func (s *Service) RotateOperator(ctx context.Context, by Principal, id string, life time.Duration) (Key, Operator, error) {
 	old, err := s.operator(ctx, by, OperatorRotate, id)
 	if err != nil {
@@ -77,7 +77,7 @@ func (s *Service) RotateOperator(ctx context.Context, by Principal, id string, l
 		if err := s.o.Store.CreateOperator(ctx, fresh); err != nil {
 			return err
 		}
-		// A rotation that did not work leaves the old key as it was, and no new one that is told to nobody.
+		// A rotation that did not work leaves the old key as it was, and no new one that its caller never gets.
 		if err := s.o.Store.RevokeOperator(ctx, old.ID, s.now()); err != nil {
 			ending, cancel := ToTheEnd(ctx)
 			defer cancel()

@@ -10,7 +10,7 @@ import (
 // Kind is what sort of caller a principal is.
 type Kind string
 
-// The admin is whoever has the key file of the installation. Operators are people, and programs of theirs. Agents
+// The admin is the holder of the installation's key file. Operators are people, and programs of theirs. Agents
 // are the programs in jails.
 const (
 	KindAdmin    Kind = "admin"
@@ -41,7 +41,7 @@ func (r Role) rank() int {
 	return 0
 }
 
-// Principal is who calls. The zero Principal may do nothing.
+// Principal is an authenticated caller. The zero Principal may do nothing.
 type Principal struct {
 	Kind Kind
 	// ID is that of the operator or the agent; of the admin it is "admin".
@@ -84,7 +84,7 @@ func (p Principal) Within(session string, scope Scope, expires time.Time) Princi
 // LookAgain is how soon an end of a key is looked for again: timers stand still while the machine sleeps.
 const LookAgain = time.Minute
 
-// Left is how long there is until a time: by the clock on the wall, or by the one that nobody sets, whichever has less.
+// Left is how long there is until a time: by the wall clock, or by the monotonic clock, whichever has less.
 func Left(until, now time.Time) time.Duration { return min(until.Sub(now), until.Sub(now.Round(0))) }
 
 // Ended has do called, once, when the principal's key ends. It is not called after stop.
@@ -109,8 +109,8 @@ func (p Principal) Ended(now func() time.Time, do func()) (stop func()) {
 	return stop
 }
 
-// Lasting is the principal as the one for whom something is held that outlives the rotation of an agent's token: it ends when the
-// token is revoked, and when the token ends by what is known of it now, and not by the overlap of a later rotation.
+// Lasting is the principal for a connection that outlives the rotation of an agent's token: it ends when the token is revoked, and
+// at the token's present expiry, and not at the end of a later rotation's overlap.
 func (p Principal) Lasting() Principal {
 	p.OutlivesRotation = p.Kind == KindAgent
 	return p

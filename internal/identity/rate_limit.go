@@ -19,7 +19,7 @@ type RateLimit struct {
 	// Burst is how many wrong keys an address may present at once, and Every how soon it gets one of them back.
 	Burst int
 	Every time.Duration
-	// Addresses bounds the memory: so many are known. The one that was wrong least recently is forgotten first.
+	// Addresses is how many addresses are remembered. The one that was wrong least recently is forgotten first.
 	Addresses int
 }
 
@@ -27,7 +27,7 @@ type RateLimit struct {
 // it back as fast. One client that guesses is limited by itself then, long before its proxy is.
 const proxyShare = 3
 
-// DefaultRateLimit is the RateLimit when nobody configured another.
+// DefaultRateLimit is the RateLimit when none is configured.
 func DefaultRateLimit() RateLimit {
 	return RateLimit{Burst: 10, Every: 3 * time.Second, Addresses: 4096}
 }
@@ -100,7 +100,7 @@ type guessing struct {
 	network network
 }
 
-// caller is who presents a key: a client, and who hands its requests on, if somebody does.
+// caller is the client that presents a key, and the proxy that hands its requests on, if there is one.
 type caller struct {
 	remote, proxy netip.Addr
 	network       network
@@ -247,8 +247,8 @@ func (l *rateLimiter) count(from guessing) *guesser {
 	return g
 }
 
-// exchange tells other processes of wrong keys, and counts those that they were given. What the database does not take is
-// counted by this process alone. Counts of proxies and of who had a good key are this process's own.
+// exchange shares counts of wrong keys with other processes through the database. Counts that the database does not take stay with
+// this process, and so do those of proxies and of clients that had a good key.
 func (l *rateLimiter) exchange(ctx context.Context) {
 	defer wake.Sleep(ctx, sharePause)
 	asking, cancel := context.WithTimeout(ctx, answerTime)
@@ -315,7 +315,7 @@ func (l *rateLimiter) forget(element *list.Element) {
 	delete(l.known, l.recent.Remove(element).(*guesser).from)
 }
 
-// right notes a good key of a client behind a proxy. Without a proxy there is nobody else to wait for.
+// right notes a good key of a client behind a proxy. Without a proxy there is nothing to note.
 func (l *rateLimiter) right(by caller) {
 	if !by.proxy.IsValid() {
 		return

@@ -10,7 +10,7 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-// theAdmin is whoever has the key file of the installation.
+// theAdmin is the principal of the admin key.
 func theAdmin() Principal {
 	return Principal{Kind: KindAdmin, ID: "admin", Name: "admin", Role: RoleAdmin, TokenID: "admin"}
 }

@@ -70,7 +70,7 @@ func (s *Service) Tenants(ctx context.Context, by Principal) ([]Tenant, error) {
 }
 
 // SetPolicy changes what is decided for a tenant; what change leaves alone stays. Sessions with accounts that are open stay open when the tenant may
-// not have them any more; whoever wants them to end closes them, or disconnects the tenant.
+// not have them any more: to end them, close them or disconnect the tenant.
 func (s *Service) SetPolicy(ctx context.Context, by Principal, id string, change func(*Policy)) (Tenant, error) {
 	if err := s.Authorize(ctx, by, TenantUpdate, id); err != nil {
 		return Tenant{}, err

@@ -125,7 +125,7 @@ func freePort() (uint16, error) {
 // Start runs `clawjail up`, which builds no template, and returns when both halves answer.
 func (i *Instance) Start(ctx context.Context) error {
 	cmd := i.Command(context.WithoutCancel(ctx), "up", "--no-build")
-	// Ctrl-C is for whoever runs the instance, who stops it then.
+	// Ctrl-C reaches only the caller, which then stops the instance.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Stdout = io.Writer(&i.log)
 	if i.Output != nil {
@@ -290,7 +290,7 @@ func (i *Instance) Kill() error {
 
 // awaitEnd waits until a process that was killed holds nothing any more: no port, and no lock.
 func awaitEnd(pid int, limit time.Duration) error {
-	for late := time.Now().Add(limit); time.Now().Before(late); time.Sleep(time.Millisecond) { // the kernel tells nobody but its parent
+	for late := time.Now().Add(limit); time.Now().Before(late); time.Sleep(time.Millisecond) { // the kernel tells only its parent
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil {
 			return nil

@@ -86,7 +86,7 @@ func processes(_ context.Context, s Scope) ([]string, error) {
 	return out, nil
 }
 
-// ownsProcess decides by who a process is, the groups that it is in, and its arguments. A program that looks at a file of the
+// ownsProcess decides by a process's user, control groups and arguments. A program that looks at a file of the
 // installation has a folder of it among the arguments, too: a runtime has the name of a jail besides.
 func (s Scope) ownsProcess(uid uint64, groups string, args []string) bool {
 	own, others := false, false

@@ -12,7 +12,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// Joined is a program that joined a jail, to whoever started it. It is an Execution, and drivers embed it in their own.
+// Joined is the driver's side of a program that joined a jail. It is an Execution, and drivers embed it in their own.
 type Joined struct {
 	Name Name               // of the jail
 	Stop context.CancelFunc // asks for the end of the program and of everything that it started

@@ -7,7 +7,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// DefaultTenant is the tenant of who does not name one. Its folders lie directly beneath the roots.
+// DefaultTenant is the tenant when none is named. Its folders lie directly beneath the roots.
 const DefaultTenant = "default"
 
 // Grant is one of the folders of the host that the configuration names under Key, and a path beneath it.
@@ -18,7 +18,7 @@ type Grant struct {
 
 // GrantFor decides whether a jail of a tenant may have a folder of the host, and finds the root that it lies beneath: the
 // longest, where there are several. Both the control plane and the host daemon ask it, each with its own roots. The
-// folders of a tenant lie beneath ROOT/TENANT, whoever asks for one. Folders of the default tenant may lie anywhere: only
+// folders of a tenant lie beneath ROOT/TENANT, for every caller. Folders of the default tenant may lie anywhere: only
 // an admin of the installation names folders for it outside of ROOT/default.
 func GrantFor(key string, roots []string, tenant, path string) (Grant, error) {
 	g := Grant{Key: key}

@@ -233,7 +233,7 @@ type Maker interface {
 	// before its program begins; an error of it ends the jail. The stdio of a jail of LifetimeKeep is the Console's, and
 	// nil here.
 	CreateFor(ctx context.Context, owner string, spec Spec, deliver func(context.Context, *Jail) error) (*Jail, error)
-	// Token puts the token into the folder at TokenDir, in one step: whoever reads sees the one before or this one.
+	// Token puts the token into the folder at TokenDir, atomically: a reader sees the one before or this one.
 	Token(ctx context.Context, name Name, token []byte) error
 	// Exec starts a program in a jail that runs, as the jail's user and confined like it, with the given stdio. The
 	// process and everything that it started, re-parented or not, end with Execution.End.

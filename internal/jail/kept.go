@@ -16,7 +16,7 @@ type Kept struct {
 	// Spec is of LifetimeKeep and names its agent.
 	Spec    Spec    `json:"spec"`
 	Restart Restart `json:"restart"`
-	// Revision is the mark of whoever declared it, to see later what is in force. At most 100 characters of ASCII.
+	// Revision is a mark that the declaring caller chooses, to see later what is in force. At most 100 characters of ASCII.
 	Revision string `json:"revision,omitempty"`
 	// Stopped keeps everything of it but the jail.
 	Stopped bool `json:"stopped,omitempty"`
@@ -143,7 +143,7 @@ type LogChunk struct {
 	Marks []ringlog.Mark `json:"marks,omitempty"`
 }
 
-// LogRun is a part of a piece that was printed at one time, which is zero where nobody knows it.
+// LogRun is a part of a piece that was printed at one time, which is zero where it is not known.
 type LogRun struct {
 	Data   []byte
 	Offset int64
@@ -174,7 +174,7 @@ func (c LogChunk) Runs() []LogRun {
 type DropOptions struct {
 	KeepState bool `json:"keep_state,omitempty"`
 	KeepLog   bool `json:"keep_log,omitempty"`
-	// RemoveWorkspace removes the folders beneath the roots that the driver made for this agent, and that nobody else has had.
+	// RemoveWorkspace removes the folders beneath the roots that the driver made for this agent, and that no other agent has had.
 	RemoveWorkspace bool `json:"remove_workspace,omitempty"`
 }
 

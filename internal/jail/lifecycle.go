@@ -32,7 +32,7 @@ type Options struct {
 	Log          *slog.Logger
 	Now          func() time.Time // default time.Now
 	// Grace is how long owner jails outlive their owner, and how long an ended jail waits to be destroyed
-	// by whoever made it. Default 30 s.
+	// by its creator. Default 30 s.
 	Grace time.Duration
 	// ScanEvery is how often the host is compared with the journal. Default 1 min.
 	ScanEvery time.Duration
@@ -119,7 +119,7 @@ func (l *Lifecycle) resume(ctx context.Context, r Record) {
 func (l *Lifecycle) Admit(ctx context.Context, name Name) error {
 	return l.AdmitBy(ctx, name, func(r Record) error {
 		l.Barrier(StepAdmit)
-		// A warm browser may have waited for long. Where it has lost its profile of AppArmor meanwhile, nobody gets it.
+		// A warm browser may have waited for long. Where it has lost its profile of AppArmor meanwhile, no session gets it.
 		if place := l.placement(r); place.Profile.AppArmor != "" {
 			if err := l.confined(ctx, place, r.Process); err != nil && !errors.Is(err, os.ErrProcessDone) {
 				return err

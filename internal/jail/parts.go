@@ -10,7 +10,7 @@ import (
 
 // The five parts of a driver. Each is small, idempotent and verifies by looking at the host. Methods that
 // remove something succeed when it is not there. List returns what the host holds that carries this
-// installation's id, whoever made it and whether or not the journal knows it.
+// installation's id, whichever process made it, and whether or not the journal knows it.
 
 // Errors of the parts that the order of steps acts upon.
 var (
@@ -20,7 +20,7 @@ var (
 	ErrHasDependents = errors.New("has dependent clones")
 )
 
-// IsBusy says whether something is to be tried again. What has dependents is not, also where it is busy as well.
+// IsBusy says whether a step is to be tried again. It is false for a thing with dependents, also when that is busy.
 func IsBusy(err error) bool { return errors.Is(err, ErrBusy) && !errors.Is(err, ErrHasDependents) }
 
 // IsAway says whether the host daemon is not there. It is started again.
@@ -68,7 +68,7 @@ type Firewall interface {
 	Add(ctx context.Context, table Table, l Lease) error
 	Remove(ctx context.Context, table Table, l Lease) error
 	// Ensure writes the rules again where somebody else has removed them (`nft flush ruleset`). Members that
-	// went with them are not its business: whoever knows them adds them again. It is cheap when nothing changed.
+	// went with them are added again by the caller, which knows them. It is cheap when nothing changed.
 	Ensure(ctx context.Context) error
 	List(ctx context.Context) ([]HostResource, error)
 	RemoveResource(ctx context.Context, t HostResource) error

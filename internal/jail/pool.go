@@ -49,7 +49,7 @@ func (p *Pool) TemplateAddr() netip.Addr { return p.offset(templateOffset) }
 // Size is the number of leases there are.
 func (p *Pool) Size() int { return p.size }
 
-// Lease is the lease of an index, whoever holds it.
+// Lease is the lease of an index, whether it is held or not.
 func (p *Pool) Lease(index int) (Lease, error) {
 	if index < 0 || index >= p.size {
 		return Lease{}, fmt.Errorf("lease %d is not between 0 and %d", index, p.size-1)
@@ -107,7 +107,7 @@ func (p *Pool) Claim(index int) bool {
 	return true
 }
 
-// Hold takes a given index, so that nobody is given it. It reports whether the index was free.
+// Hold takes a given index, so that no jail gets it. It reports whether the index was free.
 func (p *Pool) Hold(index int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

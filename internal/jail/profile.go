@@ -11,7 +11,7 @@ import (
 type Profile struct {
 	UID, GID uint32 // as the program sees them
 	// Host is the number of both on the host. Where it is another one, the jail has a user namespace that maps its user to it:
-	// no other jail, and nobody of the host, has that number.
+	// no other jail, and no user of the host, has that number.
 	Host            uint32
 	Capabilities    []string // always empty today; a field so that the comparison is explicit
 	NoNewPrivileges bool
@@ -120,7 +120,7 @@ func ProfileFor(s Spec, l Lease) Profile {
 	}
 	if s.Kind == KindAgent {
 		p.UID, p.GID, p.AppArmor = AgentUID, AgentUID, AppArmorAgent
-		// A socket with a path connects whoever sees the file, past the gateway, and passes descriptors on. In a jail without
+		// A socket with a path connects all processes that see the file, past the gateway, and passes descriptors on. In a jail without
 		// folders of the host only its own programs do; its root is a clone, in which the files of others are other files.
 		p.Seccomp = SeccompShared
 		if len(s.Mounts) == 0 || s.UnixSockets {
@@ -182,8 +182,8 @@ func (p Profile) With(m Means) Profile {
 // NamespaceOwners is the distance from a jail's user on the host to the owner of its user namespace.
 const NamespaceOwners = 1 << 16
 
-// NamespaceOwner is whom the user namespace of the jail belongs to. The kernel gives its owner all rights in it, to become the
-// host's root too, so nobody ever runs as that number, nor does the jail's own user have it.
+// NamespaceOwner is the user on the host that owns the jail's user namespace. The kernel gives the owner all rights in it, to become
+// the host's root too, so no process ever runs as that user, and it is not the jail's own user.
 func (p Profile) NamespaceOwner() uint32 { return p.Host + NamespaceOwners }
 
 // SharedUser is the profile of a jail whose user is the same one on the host.
@@ -198,9 +198,9 @@ func (p Profile) SharedUser() Profile {
 // Observed is what the host says of a started jail: read from the kernel, not from what was asked for.
 type Observed struct {
 	UIDs, GIDs []uint32 // real, effective, saved and file system ids, as the host has them
-	// InsideUID and InsideGID are what the jail has in their place; nobody is one that has no number there.
+	// InsideUID and InsideGID are the real ids as the jail has them; math.MaxUint32 for one without a mapping there.
 	InsideUID, InsideGID uint32
-	// NamespaceOwner is whom the kernel charges too for what it counts by user.
+	// NamespaceOwner is the user that the kernel charges, too, for resources that it counts by user.
 	NamespaceOwner  uint32
 	Groups          []uint32 // supplementary
 	Capabilities    []string // union of all five sets

@@ -35,7 +35,7 @@ type Finding struct {
 // complete in both cases.
 //
 // The host is read before the journal: a record is written before anything of a jail
-// exists, so a resource without a record belongs to nobody. Only names of this installation are touched.
+// exists, so a resource without a record belongs to no jail. Only names of this installation are touched.
 func (l *Lifecycle) Reap(ctx context.Context, o ReapOptions) (ReapReport, error) {
 	select {
 	case l.reaping <- struct{}{}:
@@ -133,7 +133,7 @@ func (l *Lifecycle) adopt(name Name) bool {
 }
 
 // reapLoose removes a thing that names no jail, when no lease covers it. The lease is held meanwhile, so that
-// nobody is given the address whose remains are being removed.
+// no new jail gets the address whose remains are being removed.
 func (l *Lifecycle) reapLoose(ctx context.Context, t HostResource, dryRun bool) (Finding, bool, error) {
 	if t.Index >= 0 {
 		if !l.Pool.Hold(t.Index) {

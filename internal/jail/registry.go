@@ -38,8 +38,8 @@ type Registry struct {
 	awaited time.Time            // since when owners can come back
 }
 
-// Entry is one jail of a Registry, whose lock guards its fields; working is held by whoever changes the host on its
-// behalf.
+// Entry is one jail of a Registry, whose lock guards its fields; working is held by the goroutine that changes the host for
+// the jail.
 type Entry struct {
 	of       *Registry
 	rec      Record
@@ -83,7 +83,7 @@ func (g *Registry) add(r Record) *Entry {
 }
 
 // Enter gives a new jail the first free name of those that are made of numbers, and its place in the table, already
-// marked as being worked on. What the record says besides is the caller's.
+// marked as being worked on. The caller fills in the other fields of the record.
 func (g *Registry) Enter(r Record, name func(number int) (Name, error)) (_ *Entry, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -163,7 +163,7 @@ func (g *Registry) List(context.Context) ([]Status, error) {
 func (r Record) Status() Status {
 	s := Status{Name: r.Name, State: r.State, Spec: r.Spec, Lease: r.Lease, PID: r.Process.PID,
 		Created: r.Created, Deadline: r.Deadline, Exit: r.Exit}
-	s.Spec.HomeFiles = nil // of no use to whoever lists
+	s.Spec.HomeFiles = nil // a listing does not need them
 	return s
 }
 
@@ -218,7 +218,7 @@ type Verdict struct {
 	Cause Cause
 }
 
-// Overdue yields the jails that should not be. What is overdue is found at once, and is judged again when its turn
+// Overdue yields the jails that have to end. All are found at once, and each is judged again when its turn
 // comes: ending those before it takes time, in which its owner may have come back.
 func (g *Registry) Overdue() iter.Seq2[Record, Verdict] {
 	g.mu.Lock()
@@ -232,7 +232,7 @@ func (g *Registry) Overdue() iter.Seq2[Record, Verdict] {
 		}
 	}
 	for o := range g.lost {
-		if !owners[o] { // its last jail is gone, and nobody will ask for it again
+		if !owners[o] { // its last jail is gone, and the owner makes no others
 			delete(g.lost, o)
 		}
 	}
@@ -277,7 +277,7 @@ func (e *Entry) Record() Record {
 	return e.rec
 }
 
-// Idle is Record, and says whether nobody makes or ends the jail right now.
+// Idle is Record, and says whether the jail is not being made or ended right now.
 func (e *Entry) Idle() (Record, bool) {
 	e.of.mu.Lock()
 	defer e.of.mu.Unlock()
@@ -302,7 +302,7 @@ func (e *Entry) Put(ctx context.Context, s State) error {
 	return nil
 }
 
-// Acquire waits until nobody else changes the host on the jail's behalf. Leave lets the next one do so.
+// Acquire waits until no other goroutine changes the host for the jail. Leave lets the next one do so.
 func (e *Entry) Acquire(ctx context.Context) error {
 	select {
 	case e.working <- struct{}{}:
@@ -374,7 +374,7 @@ func (e *Entry) Remove() {
 	e.of.mu.Lock()
 	defer e.of.mu.Unlock()
 	if e.rec.Exit == nil && !e.watched {
-		// An earlier process was killed while it made the jail. Who waits for it is told here.
+		// An earlier process was killed while it made the jail. Callers that wait for its end are woken here.
 		e.rec.Exit = &Exit{Code: -1, Cause: cmp.Or(e.cause, CauseDestroyed), At: e.of.o.Now()}
 		close(e.ended)
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // Shortage turns "no space left" and "too many open files" into the problems that every face knows. Other errors pass, those that are
-// problems already among them: whoever made such a one knew more.
+// problems already among them: the code that made those knew more.
 func Shortage(err error) error {
 	var known *problem.Error
 	switch {

@@ -141,8 +141,8 @@ func (p Program) Validate() error { return errors.Join(p.validate(false)...) }
 // searcher finds a program that is named without a path, in a jail as everywhere.
 const searcher = "/usr/bin/env"
 
-// Searched is a command line whose program is found where programs are, when it is a plain name. A name with an equals sign
-// would be a variable to who finds it.
+// Searched is a command line whose program is searched in PATH, when it is a plain name. It leaves a name with an equals sign,
+// which env(1) would take for a variable.
 func Searched(argv []string) []string {
 	if len(argv) == 0 || argv[0] == "" || strings.ContainsAny(argv[0], "/=") || argv[0][0] == '-' {
 		return argv

@@ -25,7 +25,7 @@ type Record struct {
 	Version int    `json:"version"`
 	Name    Name   `json:"name"`
 	State   State  `json:"state"`
-	Owner   string `json:"owner,omitempty"` // who loses it when gone; see Registry.Lost
+	Owner   string `json:"owner,omitempty"` // the jail ends with it; see Registry.Lost
 	Spec    Spec   `json:"spec"`
 	Lease   Lease  `json:"lease"`
 	// OwnUser is missing of agents that an earlier version started: their user is the same one on the host.

@@ -14,7 +14,7 @@ func OwnStdio(files [3]*os.File) (out [3]*os.File, err error) {
 	defer func() {
 		for _, f := range out {
 			if err != nil && f != nil {
-				_ = f.Close() // nobody has used it
+				_ = f.Close() // it was not used yet
 			}
 		}
 	}()
@@ -47,14 +47,14 @@ func OwnStdio(files [3]*os.File) (out [3]*os.File, err error) {
 	return out, nil
 }
 
-// Pipes makes the stdio of a program: its own ends, and those of whoever started it.
+// Pipes makes the stdio of a program: its own ends, and those of the process that starts it.
 func Pipes() (ends [3]*os.File, stdio *Stdio, err error) {
 	var ours [3]*os.File
 	for n := range ends {
 		r, w, err := os.Pipe()
 		if err != nil {
 			for i := range n {
-				_ = errors.Join(ours[i].Close(), ends[i].Close()) // nobody has used them
+				_ = errors.Join(ours[i].Close(), ends[i].Close()) // unused
 			}
 			return [3]*os.File{}, nil, err
 		}
@@ -65,7 +65,7 @@ func Pipes() (ends [3]*os.File, stdio *Stdio, err error) {
 	return ends, &Stdio{In: ours[0], Out: ours[1], Err: ours[2]}, nil
 }
 
-// SocketPair is a connection within this process: one end for a caller, and one for whoever copies.
+// SocketPair is a connection within this process: one end for the caller, and one for the driver, which copies.
 func SocketPair() (ours, theirs *os.File, err error) {
 	syscall.ForkLock.RLock() // programs that are started meanwhile get neither
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)

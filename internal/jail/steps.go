@@ -126,7 +126,7 @@ func (g *Registry) End(ctx context.Context, name Name, why Cause, tearDown func(
 	if err := e.Acquire(ctx); err != nil {
 		return err
 	}
-	// From here on the caller's patience does not count: half a teardown helps nobody.
+	// From here on the caller's context does not count: half a teardown leaves resources behind.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), TeardownLimit)
 	defer cancel()
 	return tearDown(ctx, e)

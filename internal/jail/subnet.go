@@ -26,7 +26,7 @@ func (o Occupied) String() string {
 	return fmt.Sprintf("%s %s on %s", o.How, o.Network, o.Link)
 }
 
-// WideRoute reports whether a route is so wide that it says nothing about who has its addresses.
+// WideRoute reports whether a route is so wide that it does not mean that its addresses are in use.
 func WideRoute(to netip.Prefix) bool { return to.Bits() < shortestRoute }
 
 // FreeSubnet is the first candidate that overlaps nothing of what a host uses. One that the installation has already is

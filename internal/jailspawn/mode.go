@@ -14,7 +14,7 @@ type Mode string
 const (
 	// ModeHostd is the host daemon: nothing of this package is used.
 	ModeHostd Mode = "hostd"
-	// ModeMDO is mdo(1) with a rule of mac_do(4). Such a rule names identities and no commands: whoever may use it is root.
+	// ModeMDO is mdo(1) with a rule of mac_do(4). Such a rule names identities and no commands: a user who may use it is root.
 	ModeMDO Mode = "mdo"
 	// ModeHelper is the setuid helper: it can do what its configuration lists.
 	ModeHelper Mode = "helper"

@@ -107,7 +107,7 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// removeStale removes what was staged by those who are gone: they were killed, so that nobody else will. A jail that was made
+// removeStale removes what was staged by those who are gone: they were killed, so they did not do it themselves. A jail that was made
 // for it and runs on is ended.
 func (s *Spawner) removeStale(ctx context.Context, folder *safepath.Folder, rootPath, user string) {
 	names, err := folder.Names(maxStaged)

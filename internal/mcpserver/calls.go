@@ -111,7 +111,7 @@ func (s *Service) Call(ctx context.Context, by identity.Principal, name string, 
 
 // question is what a caller asks of a server, of whatever kind it is, and R its answer.
 type question[R any] struct {
-	// server is whom it is for, and action what the record calls it.
+	// server is the name of the server that is asked, and action what the record calls it.
 	server, action string
 	// name is what is asked for, as it is offered. own is what the server calls it, empty where it offers no such thing: that is the
 	// error none then. target is how the record names it.

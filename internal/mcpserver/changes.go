@@ -13,7 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 )
 
-// offer is what one declaration of a server offers to a tenant, and what went wrong with it whoever called it. It outlives what runs
+// offer is what one declaration of a server offers to a tenant, and what went wrong with it, for all callers. It outlives what runs
 // of the server. The service's lock guards it.
 type offer struct {
 	mark  string // of the declaration
@@ -69,7 +69,7 @@ func (s *Service) learn(key offerKey, o *offer, list *catalog) {
 }
 
 // learnMore keeps what a run offers now. Once its owner has called it, resources and prompts may tell what it has in mind for them, so
-// that nobody else is offered those; its tools are of its declaration.
+// that other callers are not offered those; its tools are of its declaration.
 func (i *instance) learnMore(r *run, list *catalog) {
 	i.s.mu.Lock()
 	if known := i.offer.known; r.used && i.key.owner != "" && known != nil {
@@ -103,8 +103,8 @@ func (s *Service) View(ctx context.Context, by identity.Principal) (Views, error
 	return out, nil
 }
 
-// view is one of servers with what is known of each. A server of which nothing is known is told among the tools: who lists them then
-// lets it be asked.
+// view is a hash of the lists that servers are known to offer. A server whose lists are not known yet counts among the tools: a client that
+// then lists the tools has the server asked.
 func view(kind Kind, servers []config.MCPServer, known []*catalog) string {
 	var lines []string
 	for n, server := range servers {

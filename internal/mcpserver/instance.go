@@ -19,7 +19,7 @@ type instance struct {
 	key    instanceKey
 	server config.MCPServer
 	offer  *offer
-	// owner is whose it is: it ends when they may use nothing any more. It is nobody where the server is shared.
+	// owner is whose it is: it ends when they may use nothing any more. It is the zero Principal where the server is shared.
 	owner identity.Principal
 	// retired is closed when the instance is not to be used any more.
 	retired chan struct{}
@@ -33,7 +33,7 @@ type instance struct {
 	since    time.Time // of run
 }
 
-// instanceKey is which server for whom.
+// instanceKey identifies an instance: the server, and its owner.
 type instanceKey struct {
 	offerKey
 	owner string // as records name it; empty where the server is shared
@@ -307,7 +307,7 @@ func (i *instance) changed() error {
 	return problem.New(problem.Conflict, "try again", "the MCP server %s was changed meanwhile", i.key.name)
 }
 
-// whenRetired ends a run with its instance. stop returns when nobody waits for that any more.
+// whenRetired ends a run with its instance. stop returns when its goroutine has ended.
 func (s *Service) whenRetired(i *instance, cancel context.CancelCauseFunc) (stop func()) {
 	over, gone := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -406,7 +406,7 @@ func (s *Service) hold(ctx context.Context, tenant string, owner identity.Princi
 	return s.o.Identity.WatchValidity(ctx, owner, cancel)
 }
 
-// watch returns when a run is over: true when it was wanted, because nobody uses it, it is old or clawjail ends, false when the server
+// watch returns when a run is over: true when it was wanted, because it is idle, it is old or clawjail ends, false when the server
 // ended or does not answer any more.
 func (i *instance) watch(ctx context.Context, r *run) (wanted bool) {
 	ping := time.NewTicker(i.s.pace.ping)
@@ -477,7 +477,7 @@ func (i *instance) busy() bool {
 	return i.calls > 0
 }
 
-// unused says how long the server may still stay. When that is not at all, nobody gets it any more.
+// unused says how long the server may still stay. When that is not at all, no call gets it any more.
 func (i *instance) unused() time.Duration {
 	i.s.mu.Lock()
 	defer i.s.mu.Unlock()

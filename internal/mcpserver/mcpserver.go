@@ -2,16 +2,16 @@
 //
 // A server is a program that speaks the Model Context Protocol over its standard input and output. It is started when it
 // is called, in a jail of its own that nothing but its own pipes leads out of, unless its declaration says more;
-// it is ended when nobody has called it for a while. Each caller has an instance of its own, with what it keeps in mind, unless
+// it is ended when it was not called for a while. Each caller has an instance of its own, with what it keeps in mind, unless
 // the declaration says that it is shared: then there is one of each tenant. The offers of a server belong to its declaration.
 //
-// What is promised:
+// It promises:
 //
 //   - Everything that a server says is hostile text: messages, lists, descriptions, schemas and answers are bounded before
 //     they are kept, and control characters are gone from what a model is told of what it has.
-//   - A server that crashes, hangs or floods costs its own callers an error, and nobody else anything. After a few crashes
-//     within a minute it is left alone for another minute: for the caller, or for all when nobody had called it.
-//   - An instance ends when its owner may not use anything any more. When all places are taken, one that nobody calls makes room.
+//   - A server that crashes, hangs or floods costs its own callers an error, and other callers nothing. After a few crashes
+//     within a minute it is left alone for another minute: for the caller, or for all when no call had started it.
+//   - An instance ends when its owner may not use anything any more. When all places are taken, an idle one makes room.
 //   - A call is recorded before it is made, without its arguments. It is never made twice: what it did before an answer was
 //     lost is not known.
 //   - Requests of a server to its client (sampling, elicitation, roots) are refused.
@@ -256,7 +256,7 @@ func errClosing() error {
 // errChanged says that servers were changed since they were read: they are to be read again.
 var errChanged = errors.New("the MCP servers were changed meanwhile")
 
-// stand refuses to start anything of servers that were read when there had been so many changes of them. The lock is held.
+// stand refuses to start a server when the servers have changed since the given count of changes. The lock is held.
 func (s *Service) stand(changes int) error {
 	switch {
 	case s.closed:

@@ -6,10 +6,10 @@ import (
 	"github.com/clawjail/clawjail/internal/quota"
 )
 
-// Held is how many run, for whoever asks.
+// Held is how many servers run: of all, and of a tenant.
 func (s *Service) Held(asks quota.Holder) []quota.Amount { return s.running.Amounts(asks) }
 
-// enterPlace finds a place for one more server of a tenant, until leave. When there is none, one that nobody calls is ended for it:
+// enterPlace finds a place for one more server of a tenant, until leave. When there is none, an idle one is ended for it:
 // the one that was called least lately, of the same tenant if there is one.
 func (s *Service) enterPlace(ctx context.Context, tenant string) (leave func(), err error) {
 	for {
@@ -29,7 +29,7 @@ func (s *Service) enterPlace(ctx context.Context, tenant string) (leave func(), 
 	}
 }
 
-// makeRoom ends a server that nobody calls, and returns what is closed when its place is free; nil when there is none. One that is
+// makeRoom ends an idle server, and returns a channel that is closed when its place is free; nil when there is none. One that is
 // ending anyway will do. Servers of other tenants are ended only where these leave no room, and not the tenant's own share.
 func (s *Service) makeRoom(tenant string) (gone <-chan struct{}) {
 	full := false
@@ -49,7 +49,7 @@ func (s *Service) makeRoom(tenant string) (gone <-chan struct{}) {
 		}
 		if i := s.idlest(func(of string) bool { return (of == tenant) == own }); i != nil {
 			r := i.run
-			i.run, r.ending = nil, true // nobody gets it any more
+			i.run, r.ending = nil, true // no call gets it any more
 			close(r.unwanted)
 			return r.gone
 		}
@@ -57,7 +57,7 @@ func (s *Service) makeRoom(tenant string) (gone <-chan struct{}) {
 	return nil
 }
 
-// idlest is the instance of some tenants that runs and that nobody has called for longest. The lock is held.
+// idlest is the instance of some tenants that runs and was not called for longest. The lock is held.
 func (s *Service) idlest(some func(tenant string) bool) *instance {
 	var out *instance
 	for _, i := range s.instances {

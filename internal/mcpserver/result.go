@@ -64,8 +64,8 @@ func leftOutOf(server string, err error) *problem.Error {
 	return problem.New(problem.TooLarge, "ask for less at once, or set `answer` of the server", "the answer of the MCP server %s %s", server, visible(said.Message, maxRefusal))
 }
 
-// refused is what a server answers when it does not do what it is asked for; nil for any other error. That what is asked for is not there
-// stays apart from everything else.
+// refused is the error of a server that refuses a request; nil for any other error. Its code keeps "there is no such thing" apart from
+// other refusals.
 func refused(server string, err error) *jsonrpc.Error {
 	var said *jsonrpc.Error
 	if !errors.As(err, &said) {

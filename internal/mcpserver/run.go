@@ -89,7 +89,7 @@ func (s *Service) start(ctx context.Context, server config.MCPServer, tenant str
 	began = s.o.Now()
 	client := sdk.NewClient(&sdk.Implementation{Name: "clawjail", Version: s.o.Version}, &sdk.ClientOptions{
 		Capabilities: &sdk.ClientCapabilities{}, Logger: slog.New(slog.DiscardHandler)})
-	stop := context.AfterFunc(ctx, func() { _ = r.wire.Close() }) // a hello that nobody answers ends with its time
+	stop := context.AfterFunc(ctx, func() { _ = r.wire.Close() }) // an unanswered initialize ends with its time
 	r.session, err = client.Connect(ctx, r.wire, &sdk.ClientSessionOptions{ProtocolVersion: protocol})
 	stop()
 	if err != nil {
@@ -170,7 +170,7 @@ func (r *run) told(p *problem.Error) error { return p.With(detailStderr, r.print
 
 const detailStderr = "stderr"
 
-// printed is what the server printed last, without what would move a terminal's cursor: whole lines, at most so many bytes.
+// printed is what the server printed last, without characters that would move a terminal's cursor: whole lines, up to most bytes.
 func (r *run) printed(most int) string {
 	text := visible(r.stderr.String(), texts.TailBytes)
 	if len(text) > most {
@@ -249,7 +249,7 @@ func ask[R any](ctx context.Context, r *run, tell Progress, send func(ctx contex
 		if limit.Allow() {
 			select {
 			case notes <- n:
-			default: // whoever reads slowly hears of the next
+			default: // a slow reader misses this one and gets a later one
 			}
 		}
 	})

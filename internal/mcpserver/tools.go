@@ -77,7 +77,7 @@ func offered(name string, t *sdk.Tool) *sdk.Tool {
 }
 
 // properSchema is a schema of an object with visible texts only, or false when it is none or too large. References to
-// elsewhere are left out, so that nobody fetches them, and so are members that tell clients which headers to send.
+// elsewhere are left out, so that clients do not fetch them, and so are members that tell clients which headers to send.
 func properSchema(schema any) (json.RawMessage, bool) {
 	m, ok := schema.(map[string]any)
 	if !ok || m["type"] != "object" {
@@ -117,7 +117,7 @@ func cleanSchema(v any) any {
 	return v
 }
 
-// visible is a text without characters that people do not see and models do, at most so many bytes long. One selector behind
+// visible is a text without characters that people do not see and models do, up to most bytes long. One selector behind
 // a symbol, which says whether that is a picture, stays.
 func visible(s string, most int) string {
 	var out strings.Builder
@@ -145,7 +145,7 @@ func isSymbol(r rune) bool {
 }
 
 // invisible are characters that people do not see: control characters, those that change the direction of text, that join or
-// select others, that are left out or drawn as nothing, and those that nobody has given a meaning.
+// select others, that are left out or drawn as nothing, and unassigned ones.
 func invisible(r rune) bool {
 	return !unicode.IsGraphic(r) || unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector, blank)
 }

@@ -30,7 +30,7 @@ const (
 	// A server that says more than this is read more slowly, and then waits with its pipe full.
 	bytesPerSecond = 8 << 20
 	bytesAtOnce    = 16 << 20
-	// strayMost is how many messages and lines that nobody asked for a server may send within strayWindow.
+	// strayMost is how many messages and lines that no call has asked for a server may send within strayWindow.
 	strayMost   = 10_000
 	strayWindow = 10 * time.Second
 	maxReplies  = 16 // refusals that wait to be written
@@ -83,7 +83,7 @@ type room interface {
 	Give(n int64)
 }
 
-// newWire starts a wire, on which a message has so many bytes at most. Close ends it.
+// newWire starts a wire, on which a message has up to most bytes. Close ends it.
 func newWire(in io.WriteCloser, out io.ReadCloser, p pace, now func() time.Time, most int, room room) *wire {
 	w := &wire{in: in, out: out, lines: bufio.NewReaderSize(out, 64<<10), rate: rate.NewLimiter(bytesPerSecond, bytesAtOnce), pace: p, now: now,
 		most: most, room: room,
@@ -215,7 +215,7 @@ func (w *wire) giveBack() {
 // codeLeftOut is the code of the error that takes the place of an answer that was left out.
 const codeLeftOut = -32098
 
-// leaveOut answers in the place of a server whose answer is left out. A message that is no answer is only counted: nobody waits for it.
+// leaveOut answers in the place of a server whose answer is left out. A message that is no answer is only counted: no call waits for it.
 func (w *wire) leaveOut(left *leftOut) (jsonrpc.Message, error) {
 	if left.Method == "" && left.ID != "" && left.ID != "null" {
 		m, err := jsonrpc.DecodeMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":%q}}`, left.ID, codeLeftOut, left.why))
@@ -298,7 +298,7 @@ func (w *wire) take(line []byte) (jsonrpc.Message, error) {
 	return nil, w.count()
 }
 
-// count counts what nobody asked for.
+// count counts messages and lines that no call has asked for.
 func (w *wire) count() error {
 	if now := w.now(); now.Sub(w.strayFrom) >= strayWindow {
 		w.strayFrom, w.strayCount = now, 0

@@ -1,8 +1,8 @@
 // Package metrics counts what clawjail does, for Prometheus.
 //
 // Names begin with clawjail_, units are seconds and bytes. No label has a value that somebody outside chooses: no host, no
-// path, no agent, no tenant. So there are never more than a few hundred series, and what one tenant does is not told to
-// whoever reads the numbers.
+// path, no agent, no tenant. So there are never more than a few hundred series, and they do not tell a reader what a single
+// tenant does.
 package metrics
 
 import (
@@ -150,7 +150,7 @@ func (m *Metrics) Opened(code string, warm bool, t session.Timing) {
 	}
 }
 
-// known keeps to the table of codes, so that there are only so many series.
+// known is a code of the table, or "other", so that the number of series is bounded.
 func (m *Metrics) known(code string) string {
 	if m.codes[code] {
 		return code

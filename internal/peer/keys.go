@@ -12,7 +12,7 @@ import (
 const voucherDomain = "clawjail audit key v1"
 
 // AuditKeys are the public keys with which nodes sign what they remove of the audit log, in a database that all of them can write to.
-// What is there is believed only when who put it there had the secret of all nodes.
+// A key is believed only with a voucher, which takes the secret that all nodes share.
 type AuditKeys interface {
 	PutAuditKey(ctx context.Context, k store.AuditKey) error
 	ListAuditKeys(ctx context.Context) ([]store.AuditKey, error)
@@ -46,7 +46,7 @@ func (p *Peers) KnownKeys(ctx context.Context, db AuditKeys) (checkpoint.Keys, e
 	return out, nil
 }
 
-// told says whether a key that nobody believes is to be told of, which is once.
+// told says whether a key that is not believed is to be logged, which is once.
 func (p *Peers) told(id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

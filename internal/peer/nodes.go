@@ -83,7 +83,7 @@ func (s *Nodes) List(ctx context.Context, by identity.Principal) ([]Node, error)
 	return all, nil
 }
 
-// Known is List without their sessions, for which nobody else is asked.
+// Known is List without their sessions, and asks no other node.
 func (s *Nodes) Known(ctx context.Context, by identity.Principal) ([]Node, error) {
 	if err := s.Identity.Authorize(ctx, by, identity.NodeList, ""); err != nil {
 		return nil, err

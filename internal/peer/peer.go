@@ -58,7 +58,7 @@ type Peers struct {
 	mu    sync.Mutex // guards what follows, and is held while the nodes are listed
 	nodes []store.Node
 	read  time.Time
-	// strange are the ids of audit keys that nobody believes, and that were told.
+	// strange are the ids of audit keys that are not believed, and that were logged.
 	strange map[string]bool
 }
 
@@ -73,10 +73,10 @@ func New(o Options) (*Peers, error) {
 	return p, nil
 }
 
-// Close closes connections that nobody uses.
+// Close closes idle connections.
 func (p *Peers) Close() { p.transport.CloseIdleConnections() }
 
-// Listener lets other nodes in, and nobody else.
+// Listener accepts connections of other nodes only.
 func (p *Peers) Listener(l net.Listener) net.Listener {
 	return tls.NewListener(l, p.authority.server())
 }
@@ -88,7 +88,7 @@ func (p *Peers) Look() {
 	p.read = time.Time{}
 }
 
-// Owner is the node that has a session, of a browser or of MCP, or had it: empty when that is this one, or when nobody knows such a node.
+// Owner is the node that has a session, of a browser or of MCP, or had it: empty when that is this one, or an unknown one.
 func (p *Peers) Owner(ctx context.Context, session string) (string, error) {
 	_, tag, is := strings.Cut(session, "_")
 	own := store.NodeTag(p.o.Node)
@@ -151,7 +151,7 @@ func (p *Peers) list(ctx context.Context) ([]store.Node, error) {
 	case p.nodes == nil:
 		return nil, fmt.Errorf("ask which control planes there are: %w", err)
 	default:
-		p.read = time.Now() // whoever waits here does not ask again
+		p.read = time.Now() // calls that wait for the lock use the old list
 		p.o.Log.Warn("ask which control planes there are", "error", err)
 	}
 	return p.nodes, nil
@@ -215,7 +215,7 @@ type carried struct {
 	end    func()
 }
 
-// Read implements io.Reader. What a node sends in the moment in which it is given up may look like the end of its answer.
+// Read implements io.Reader. An answer that is cut because its node was given up may look complete: it ends with that error.
 func (c carried) Read(b []byte) (int, error) {
 	n, err := c.ReadCloser.Read(b)
 	if err != nil {

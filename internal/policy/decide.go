@@ -35,7 +35,7 @@ func nowhere() Decision {
 type asked struct {
 	Request
 	path string // canonical; only when why is empty
-	// why says why nobody can tell what the path is; unseen is set when that is because nobody sees it.
+	// why says why the path is not known; unseen is set when that is because it is not visible.
 	why    string
 	unseen bool
 }

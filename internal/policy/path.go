@@ -160,7 +160,7 @@ func (p Path) matches(canonical string) bool {
 // encoded slash or a backslash, a dot segment (also an encoded one, or one with parameters), an empty segment, an
 // escape that is not valid, encodes another or is not UTF-8, a control character, a character that becomes one of these
 // in another form of Unicode, or does not start with a slash.
-// Such a path meets no rule that allows a path and every rule that denies one; who sees paths should refuse it at once.
+// Such a path meets no rule that allows a path and every rule that denies one; a caller that sees paths refuses it at once.
 //
 // The empty path is ambiguous too: where an absolute URL has none, it is "/", and the caller writes that first.
 func Ambiguous(path string) bool {

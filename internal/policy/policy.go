@@ -44,7 +44,7 @@ const (
 	WS    Scheme = "ws"
 )
 
-// RuleUnknown is the name of the rule by which everything is denied while nobody knows the rules, because the database does
+// RuleUnknown is the name of the rule by which everything is denied while the rules are not known, because the database does
 // not answer. Nothing new begins then; what is open is not ended by it.
 const RuleUnknown = "database-unavailable"
 
@@ -53,7 +53,7 @@ const Connect = "CONNECT"
 
 // Rule is one line of a policy. It matches a request when all its conditions do.
 //
-// A property of a request that is not known, because nobody sees it or because it can be read in two ways, does not meet a
+// A property of a request that is not known, because it is not visible or because it can be read in two ways, does not meet a
 // condition of a rule that allows, and meets one of a rule that denies.
 //
 // In JSON the fields that are not set are left out, and ports are texts: see [PortRange].
@@ -111,8 +111,8 @@ type Request struct {
 	Port   uint16
 	// Method is upper-case; [Connect] for a tunnel.
 	Method string
-	// Path is the path as it was sent, with its escapes; empty in a tunnel, where nobody sees it. Of an absolute URL
-	// without a path it is "/".
+	// Path is the path as it was sent, with its escapes; empty in a tunnel, where it is not visible. It is "/" for an absolute
+	// URL without a path.
 	Path string
 	// EncodedSlash says that the server takes an encoded slash (%2F) for a part of a segment, as [Canonical] has it.
 	EncodedSlash bool

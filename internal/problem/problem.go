@@ -4,7 +4,7 @@
 // what to do about it. The faces only translate: HTTP into RFC 9457 with the status of [Status], the command line into
 // "error:" and "hint:" lines.
 //
-// Code, Message, Hint and Details are public: they are shown to whoever made the request, so they never hold a
+// Code, Message, Hint and Details are public: they are shown to the caller, so they never hold a
 // secret, a token or a cookie value. The wrapped Err is the private half. It is for the operator's log and for
 // errors.Is; a face that talks to an agent leaves it out.
 //
@@ -78,7 +78,7 @@ func As(err error) (*Error, bool) {
 }
 
 // CodeOf is the code of the outermost problem in err: empty for nil, [Timeout] and [Canceled] for what a context
-// returns, and [Internal] for every error that nobody gave a code.
+// returns, and [Internal] for every error without a code.
 func CodeOf(err error) string {
 	if err == nil {
 		return ""

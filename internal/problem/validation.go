@@ -36,7 +36,7 @@ func (m *ValidationError) Add(field, format string, args ...any) {
 	m.AddFlaw(Flaw{Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
-// mostFlaws is more than anybody reads: who writes an input does not decide how much is kept of its mistakes.
+// mostFlaws bounds how many mistakes of an input are kept, which is hostile. It is more than a person reads.
 const mostFlaws = 1000
 
 // AddFlaw reports a flaw.
@@ -50,7 +50,7 @@ func (m *ValidationError) AddFlaw(flaw Flaw) {
 	m.Flaws = append(m.Flaws, flaw)
 }
 
-// Full says that no more flaws are kept: whoever looks for more can stop.
+// Full says that no more flaws are kept: the caller can stop looking for more.
 func (m *ValidationError) Full() bool { return len(m.Flaws) > mostFlaws }
 
 // Err is nil when nothing was added, else m itself.

@@ -6,7 +6,7 @@ import (
 	"github.com/clawjail/clawjail/internal/config"
 )
 
-// Gate counts who holds things of a kind, and lets nobody hold more than their share. Its methods may be called at the same time.
+// Gate counts what holders have of a kind of things, and lets none hold more than its share. Its methods may be called at the same time.
 type Gate struct {
 	o GateOptions
 
@@ -114,7 +114,7 @@ func (g *Gate) add(h Holder, n int64) {
 	}
 }
 
-// Amounts is how much is held, for whoever asks.
+// Amounts is how much is held: by all, by the tenant of a holder and by the holder.
 func (g *Gate) Amounts(asks Holder) []Amount {
 	g.mu.Lock()
 	defer g.mu.Unlock()

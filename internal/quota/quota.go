@@ -19,7 +19,7 @@ type Kind struct {
 	Name  string // in the plural, as people read it
 	Bytes bool   // it is counted in bytes
 	Code  string // of a refusal
-	Hint  string // what whoever holds too much can do
+	Hint  string // what a holder of too much can do
 	Key   string // where the configuration has the whole; empty where it does not
 }
 
@@ -136,7 +136,7 @@ func Memory() Kind {
 		Hint: "end jails that are not needed, or give them a smaller limits.memory"}
 }
 
-// Holder is who holds something: a tenant, or an agent of it.
+// Holder holds a part of something shared: a tenant, or an agent of it.
 type Holder struct {
 	Tenant string
 	Agent  string // empty: people of the tenant
@@ -145,7 +145,7 @@ type Holder struct {
 // Held is how much is held: in all, by a tenant, and by an agent of it.
 type Held struct{ All, Tenant, Agent int64 }
 
-// Count adds what somebody holds, for whoever asks.
+// Count adds n of one holder to the sums that another one asks for.
 func (h *Held) Count(asks, holds Holder, n int64) {
 	h.All += n
 	if asks.Tenant == holds.Tenant {
@@ -174,7 +174,7 @@ func part(whole int64, percent int) int64 {
 	return max(1, whole/100*int64(percent)+whole%100*int64(percent)/100)
 }
 
-// Check is an error when whoever asks may not hold more.
+// Check is an error when the holder asks may not hold more.
 func (b Bounds) Check(k Kind, asks Holder, held Held, more int64) error {
 	switch {
 	case asks.Agent != "" && held.Agent+more > b.Agent:
@@ -207,7 +207,7 @@ func (k Kind) Text(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// Amount is how much of a kind is held, of a whole, for whoever asked.
+// Amount is how much of a kind is held, of a whole, as one holder asked.
 type Amount struct {
 	Kind  Kind
 	Whole int64

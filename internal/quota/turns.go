@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// Turns lets only so many work at a time. Callers that have to wait are let in by turns of tenants: a tenant with a hundred of them does not
-// make the one of another wait for all of them. Its methods may be called at the same time.
+// Turns bounds how many callers work at a time. Callers that have to wait are let in by turns of tenants: a tenant with a hundred of
+// them does not make the one of another wait for all of them. Its methods may be called at the same time.
 type Turns struct {
 	most  int
 	share func(whole int64) int64
@@ -27,7 +27,7 @@ type waiter struct {
 	come   chan struct{}
 }
 
-// NewTurns makes turns for so many at a time. share is how many of them may be of one tenant, and is asked each time; nil is all.
+// NewTurns makes turns for most callers at a time. share is how many of them may be of one tenant, and is asked each time; nil is all.
 func NewTurns(most int, share func(whole int64) int64) *Turns {
 	if share == nil {
 		share = func(whole int64) int64 { return whole }
@@ -35,14 +35,14 @@ func NewTurns(most int, share func(whole int64) int64) *Turns {
 	return &Turns{most: most, share: share, working: map[string]int{}, latest: map[string]uint64{}}
 }
 
-// TurnsOfTenants makes turns for so many of each tenant at a time. Tenants do not wait for each other.
+// TurnsOfTenants makes turns in which every tenant has up to each callers at work. Tenants do not wait for each other.
 func TurnsOfTenants(each int) *Turns {
 	return NewTurns(math.MaxInt, func(int64) int64 { return int64(each) })
 }
 
-// Waiter is somebody who waits for their turn, or works. Leave must be called, also by who has not waited until the end.
+// Waiter is a caller that waits for its turn, or works. It must call Leave, also when it has not waited until the end.
 type Waiter struct {
-	// Come is closed when it is their turn.
+	// Come is closed when it is the caller's turn.
 	Come  <-chan struct{}
 	Leave func()
 }
@@ -86,8 +86,8 @@ func (t *Turns) leave(w *waiter) {
 	}
 }
 
-// letIn lets in whoever may. Of those who wait it is the turn of a tenant that has the fewest at work and, where several have, of
-// the one whose last turn is the longest ago; of that tenant it is the turn of who came first.
+// letIn lets in callers while there is room. The next one is of the tenant that has the fewest at work and, where several have, of
+// the one whose last turn is the longest ago; of that tenant the first that came is let in.
 func (t *Turns) letIn() {
 	for t.count < t.most {
 		most := max(1, int(t.share(int64(t.most))))

@@ -73,7 +73,7 @@ type Reader interface {
 	// log is closed. A negative offset counts from the end. An offset that is not kept any more is moved to First, and one
 	// behind the end to End: the Chunk says.
 	Read(ctx context.Context, offset int64, limit int, wait time.Duration) (Chunk, error)
-	// Marks are when the bytes of a Chunk were written, oldest first. There are none of those that nobody knows it of.
+	// Marks are when the bytes of a Chunk were written, oldest first. There are none for bytes whose time is not known.
 	Marks(c Chunk) []Mark
 }
 
@@ -96,7 +96,7 @@ type Log struct {
 	end     int64
 	dropped int64
 	closed  bool
-	news    chan struct{} // closed when something came; nil when nobody waits
+	news    chan struct{} // closed when something came; nil when no reader waits
 }
 
 var _ Reader = (*Log)(nil)
@@ -145,7 +145,7 @@ func Open(dir string, o Options) (_ *Log, err error) {
 	return l, nil
 }
 
-// Close ends the writing and wakes whoever waits. It may be repeated.
+// Close ends the writing and wakes readers that wait. It may be repeated.
 func (l *Log) Close() error {
 	l.writing.Lock()
 	defer l.writing.Unlock()

@@ -159,7 +159,7 @@ func readPiece(root *os.Root, s segment, offset int64, size int) ([]byte, error)
 	return data[:n], err
 }
 
-// files reads a log that another process writes, or nobody.
+// files reads a log that another process writes, or that is not written any more.
 type files struct{ dir string }
 
 // lookEvery is how often a Reader of a folder looks whether something came.
@@ -221,7 +221,7 @@ func (f files) read(offset int64, limit int) (Chunk, error) {
 	return c, err
 }
 
-// Remove removes a log that nobody writes. A log that is not there is removed already; files that are not of a log are left, and
+// Remove removes a log that is not being written. A log that is not there is removed already; files that are not of a log are left, and
 // are an error.
 func Remove(dir string) error {
 	root, err := os.OpenRoot(dir)

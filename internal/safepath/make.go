@@ -63,7 +63,7 @@ func (f *Folder) Give(name string, mode os.FileMode, uid int) (*Folder, error) {
 }
 
 // GiveOne is Give for one element. first, which may be nil, is called with a folder that is about to be given away, and whether it was
-// made here or is one that another call or a killed process has made: nobody works in it before.
+// made here or is one that another call or a killed process has made. No process uses the folder before that.
 func (f *Folder) GiveOne(name string, mode os.FileMode, uid int, first func(dir *Folder, made bool) error) (*Folder, error) {
 	if err := element(name); err != nil {
 		return nil, err

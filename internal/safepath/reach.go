@@ -14,8 +14,8 @@ import (
 const mostLinks = 40
 
 // Reach opens the folder of a file that a configuration names, and returns the file's name in it; the file need not be there.
-// A link on the way, or in its place, is followed where nobody but root and the process's user could have put it: in a folder of
-// theirs that nobody else may write to. Elsewhere it is [ErrPlanted].
+// A link on the way, or in its place, is followed where only root and the process's user could have put it: in a folder of
+// theirs that no other user may write to. Elsewhere it is [ErrPlanted].
 func Reach(name string) (dir *Folder, file string, err error) {
 	left, err := absolute(name)
 	if err != nil {
@@ -80,7 +80,7 @@ func (f *Folder) link(name string) (string, error) {
 	var st unix.Stat_t
 	err := unix.Fstatat(f.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil || uint32(st.Mode)&unix.S_IFMT != unix.S_IFLNK {
-		return "", nil // who opens it says what is wrong
+		return "", nil // opening it finds the error
 	}
 	if o, err := f.Owned(); err != nil || !o.alone() {
 		return "", failed("open", path.Join(f.path, name), unix.ELOOP)
@@ -96,7 +96,7 @@ func (f *Folder) link(name string) (string, error) {
 	return string(target[:n]), nil
 }
 
-// alone says whether nobody but root and the process's user may write.
+// alone says whether only root and the process's user may write.
 func (o Owned) alone() bool { return (o.UID == 0 || o.UID == os.Geteuid()) && o.Mode&0o022 == 0 }
 
 // OpenBelieved opens a plain file for reading that may be believed to be what it is there for: in a folder that others may write

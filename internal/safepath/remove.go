@@ -53,7 +53,7 @@ func (f *Folder) RemoveAll(name string) error {
 	return f.RemoveFolder(name)
 }
 
-// deepest is how many folders Empty has open, one in the other: whoever made them may have made any number.
+// deepest is how many folders Empty has open, one in the other: a jail may have made any number.
 const deepest = 32
 
 // Empty removes everything in the folder, however deep, in pieces and with a bounded number of descriptors, until the context

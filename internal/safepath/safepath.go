@@ -2,8 +2,8 @@
 //
 // Files beneath the root of a jail are the jail's, and those in a workspace an agent's: programs may put a link, a
 // pipe or a device anywhere there, also between two looks at it. So every element of a name is opened by itself without
-// following links, nothing that exists is opened for writing but by whoever asks for that, and what was opened is what is
-// looked at. It is portable: it needs no more than openat(2). Setuid programs link it, so it imports next to nothing.
+// following links, an existing file is opened for writing only when the caller asks for that, and checks are made on the open
+// descriptor. It is portable: it needs no more than openat(2). Setuid programs link it, so it imports next to nothing.
 package safepath
 
 import (
@@ -94,8 +94,8 @@ func (f *Folder) Path() string { return f.path }
 // Close closes the directory.
 func (f *Folder) Close() error { return unix.Close(f.fd) }
 
-// Lock waits until nobody else has locked the file of that name, and makes it, for its owner alone: whoever can open a file or a
-// folder can lock it. The file stays.
+// Lock waits for the lock of the file of that name. It makes the file readable for its owner alone: a user who can open a file
+// can lock it. The file stays.
 func (f *Folder) Lock(name string) (unlock func() error, err error) {
 	fd, err := f.Open(name, unix.O_RDWR|unix.O_CREAT, 0o600)
 	if err != nil {

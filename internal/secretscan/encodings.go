@@ -48,8 +48,8 @@ const (
 // isMark says whether a byte may stand for something else.
 func isMark(b byte) bool { return strings.IndexByte(escapes+ends, b) >= 0 }
 
-// reads says whether data begins with a text, of which any character may be escaped. What was tried may be nil: a map of the
-// lengths of rests that do not agree.
+// reads says whether data begins with a text, of which any character may be escaped. tried, which may be nil, has the lengths
+// of rests that were compared already and differ.
 func reads(data []byte, text string, tried map[[2]int]bool) bool {
 	for ; text != ""; data, text = data[1:], text[1:] {
 		if len(data) == 0 {

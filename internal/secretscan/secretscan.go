@@ -97,7 +97,7 @@ func key(first, second byte) uint16 {
 // In searches bytes.
 func (s *Set) In(where string, data []byte) []Hit { return s.search(nil, where, data, len(data)) }
 
-// search adds what starts in the first bytes of data, so many as limit says, and is not a hit yet.
+// search adds the hits that start in the first limit bytes of data and are not in the list yet.
 func (s *Set) search(hits []Hit, where string, data []byte, limit int) []Hit {
 	if len(data) < 2 {
 		return hits
@@ -137,8 +137,8 @@ const chunk = 256 << 10
 // buffer is what reader reads into.
 func (s *Set) buffer() []byte { return make([]byte, chunk+s.longest) }
 
-// reader searches everything that r gives. What could start a value that goes on is searched with what comes next. Hits from before
-// an error are returned with it.
+// reader searches everything that r gives. An end that could start a value is searched again with the bytes that come next. Hits
+// from before an error are returned with it.
 func (s *Set) reader(buffer []byte, where string, r io.Reader) (hits []Hit, err error) {
 	for buffer = buffer[:0]; ; {
 		n, err := io.ReadFull(r, buffer[len(buffer):cap(buffer)])

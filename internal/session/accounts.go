@@ -30,7 +30,7 @@ type Accounts struct {
 	// Node names this process among those that share a database.
 	Node string
 	// Ask asks a person whether an agent may use an account, and returns nil when it may; else the code is account_not_allowed.
-	// Nil asks nobody, and nobody may.
+	// Nil refuses each use that a person would have to approve.
 	Ask func(ctx context.Context, by identity.Principal, domain string, access grant.Access) error
 	// Logins say how to see that a site asks to log in.
 	Logins []config.Login
@@ -57,7 +57,7 @@ type Vault interface {
 	UseLogin(ctx context.Context, tenant, domain string, use func(weblogin.Login) error) error
 }
 
-// Leases says who uses which account now. A store.Store is one.
+// Leases records which session uses which account now. A store.Store is one.
 type Leases interface {
 	LeaseCookieSets(ctx context.Context, l store.Lease, domains []string) (busy []string, err error)
 	ReleaseLeases(ctx context.Context, session string) error
@@ -96,7 +96,7 @@ func (s *Service) permit(ctx context.Context, r *session) (audit.Pending, error)
 	fields["grant_id"], fields["domains"], fields["domain_count"] = g.ID, audit.Names(r.plan.domains), len(r.plan.domains)
 	if ids := standing.IDs(); len(ids) > 0 {
 		fields["permission_ids"] = ids
-		// Before they are used: whoever takes one back looks afterwards for the sessions that have it.
+		// This is set before the permissions are used: taking one back then looks for the sessions that have it.
 		s.mu.Lock()
 		r.permissions = ids
 		s.mu.Unlock()
@@ -257,7 +257,7 @@ func (s *Service) lease(ctx context.Context, r *session) error {
 	}
 }
 
-// leaseLate is how much longer than the time of a session its leases count when nobody gives them back: opening and ending take a
+// leaseLate is how much longer than the time of a session its leases count when they are not given back: opening and ending take a
 // while, and the clocks of nodes may differ.
 const leaseLate = time.Hour
 

@@ -90,7 +90,7 @@ func (s *Service) Attach(ctx context.Context, by identity.Principal, id string) 
 	return a, nil
 }
 
-// Devtools says what browser a DevTools client would attach to, to who may attach.
+// Devtools describes the browser that a DevTools client would attach to. The caller needs the right to attach.
 func (s *Service) Devtools(ctx context.Context, by identity.Principal, id string) (browser.Version, error) {
 	_, r, b, done, err := s.use(ctx, by, identity.SessionAttach, id)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// Authority decides who may do what. *identity.Service is one.
+// Authority checks the rights of principals. *identity.Service is one.
 type Authority interface {
 	// AuthorizeWith returns nil, forbidden, or not_found for what does not exist for the principal.
 	AuthorizeWith(ctx context.Context, p identity.Principal, op identity.Operation, object identity.Object) error
@@ -37,8 +37,8 @@ func (s *Service) Stopping(ctx context.Context, by identity.Principal, id string
 	return r.stop, nil
 }
 
-// permitted returns a session that a principal may do something with. Of one that is not theirs they are told what they
-// are told of one that does not exist.
+// permitted returns a session that a principal may do something with. The error is the same for another principal's session
+// and for one that does not exist.
 func (s *Service) permitted(ctx context.Context, by identity.Principal, op identity.Operation, id string) (*session, error) {
 	s.mu.Lock()
 	r := s.find(id)

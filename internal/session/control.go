@@ -11,7 +11,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// Control says that a person has a session's browser in hand. No other principal uses it meanwhile.
+// Control describes a take-over: which person has a session's browser. No other principal uses it meanwhile.
 type Control struct {
 	By    string    `json:"by" doc:"as the audit log names principals"`
 	Name  string    `json:"name,omitempty"`
@@ -29,7 +29,7 @@ type LiveBrowser interface {
 	Thumbnail(ctx context.Context) ([]byte, error)
 }
 
-// LiveViewer is one who watches a browser. *browser.Viewer is one, with the same promises.
+// LiveViewer is a viewer of a browser's live view. *browser.Viewer is one, with the same promises.
 type LiveViewer interface {
 	Next(ctx context.Context) (*browser.Frame, *browser.LiveState, error)
 	Shown()
@@ -40,7 +40,7 @@ type LiveViewer interface {
 // errTurn is the cause with which requests end whose turn is over.
 var errTurn = errors.New("a person has taken the session over")
 
-// takeover is who has a session's browser in hand.
+// takeover is the person who has taken over a session's browser.
 type takeover struct {
 	by    identity.Principal
 	since time.Time
@@ -53,7 +53,7 @@ type takeover struct {
 // of says whether it is a principal's: the same one, with the same key or token.
 func (g *takeover) of(by identity.Principal) bool { return g != nil && samePerson(g.by, by) }
 
-// samePerson says whether two principals are one. The holder of a token for a session is another one than who made it.
+// samePerson says whether two principals are one. The holder of a token for a session is another one than the token's maker.
 func samePerson(a, b identity.Principal) bool {
 	return a.Actor() == b.Actor() && a.SessionToken == b.SessionToken && (a.Scope == "") == (b.Scope == "")
 }
@@ -63,7 +63,7 @@ type turn struct {
 	ctx   context.Context
 	end   context.CancelCauseFunc
 	using int
-	// over is set once; idle is closed when nobody uses the browser in this turn any more, and nobody will.
+	// over is set once; idle is closed when the browser is not used in this turn any more, and will not be.
 	over bool
 	idle chan struct{}
 }

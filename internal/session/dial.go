@@ -65,7 +65,7 @@ func (p *piped) UseRoom(room cdp.Room) { p.conn.UseRoom(room) }
 // Live implements Browser.
 func (p *piped) Live() LiveBrowser { return live{p.Browser.Live()} }
 
-// live is a browser's live view, with an interface for who watches.
+// live is a browser's live view as a LiveBrowser.
 type live struct{ *browser.Live }
 
 // Watch implements LiveBrowser.
@@ -91,7 +91,7 @@ func (g *guarded) Close() error {
 
 func (p *piped) Close() error {
 	err := errors.Join(p.conn.Close(), p.mux.Close())
-	// With the connection closed this asks nobody and waits for nothing; it lets go of the page.
+	// With the connection closed this sends nothing and does not wait; it lets go of the page.
 	if closed := p.Browser.Close(context.Background()); closed != nil {
 		err = errors.Join(err, closed)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// Close ends a session. It returns when nobody reaches its browser any more and its jail reaches nobody; the jail is
+// Close ends a session. It returns when no client reaches its browser any more and its jail reaches no host; the jail is
 // removed behind it. Closing a session that is ending or has ended is no error.
 func (s *Service) Close(ctx context.Context, by identity.Principal, id string) (Session, error) {
 	r, err := s.permitted(ctx, by, identity.SessionClose, id)
@@ -109,7 +109,7 @@ func (s *Service) EndPermitted(permission string, is grant.Access) int {
 // leases are given back that could not be.
 const permissionRecheck = 10 * time.Second
 
-// Look has it looked soon whether permissions of sessions were taken back. It does not wait for that.
+// Look starts a check whether permissions of sessions were taken back. It does not wait for the check.
 func (s *Service) Look() { s.recheck.Send() }
 
 // keepPermissions does again and again, until the service ends, what other processes may have made necessary.
@@ -218,7 +218,7 @@ func (s *Service) idleUntil(r *session) time.Time {
 	return used.Add(r.plan.idle)
 }
 
-// explain finds out what limits a session's jail has hit, what its browser printed last, and how one ended that nobody closed,
+// explain finds out what limits a session's jail has hit, what its browser printed last, and how one ended that was not closed,
 // while the jail is still there to be asked.
 func (s *Service) explain(r *session, i *instance) {
 	defer close(r.settled)

@@ -139,7 +139,7 @@ func ignoreClosed(err error) error {
 }
 
 // destroy ends an instance and returns when the driver has seen that nothing of it is left. It goes on when the
-// caller's context ends: half a teardown helps nobody.
+// caller's context ends: half a teardown leaves resources behind.
 func (s *Service) destroy(ctx context.Context, i *instance) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), destroyLimit)
 	defer cancel()
@@ -163,8 +163,8 @@ func (s *Service) destroyJail(ctx context.Context, name jail.Name) error {
 	return wake.Retry(pauses, 50*time.Millisecond, 5*time.Second, jail.IsAway, func() error { return s.Driver.Destroy(ctx, name) })
 }
 
-// forget cuts an instance off from the gateway. An error is not the end of it: the gateway has cut the address off,
-// the firewall closes with the jail, and whoever gets the address next begins with forgetting it.
+// forget cuts an instance off from the gateway. It only logs an error: the gateway has cut the address off,
+// the firewall closes with the jail, and the next session with the address calls Forget again first.
 func (s *Service) forget(i *instance) {
 	if err := s.Gateway.Forget(i.addr(), string(i.name())); err != nil {
 		s.Log.Error("close a jail's connections", "jail", i.name(), "address", i.addr(), "error", err)

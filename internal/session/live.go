@@ -24,14 +24,14 @@ var (
 type Sight struct {
 	Frame *browser.Frame
 	State *browser.LiveState
-	// Changed says that who is in control has changed: to Control, nil for nobody. Mine says that it is this viewer's
-	// principal. The first sight of all says who is in control.
+	// Changed says that another person has control now: Control, nil when there is none. Mine says that it is this viewer's
+	// principal. It is set in the first sight of all.
 	Changed bool
 	Control *Control
 	Mine    bool
 }
 
-// Live is one who watches a session live, and may steer it while their principal is in control. It ends with the session,
+// Live is a viewer of a session, which may steer it while its principal has control. It ends with the session,
 // with its principal's token, and with Close. Its caller holds the principal's key; see [Authority].
 type Live struct {
 	s      *Service
@@ -47,11 +47,11 @@ type Live struct {
 	closed atomic.Bool
 
 	mu   sync.Mutex
-	news bool               // who is in control has changed
+	news bool               // another person, or none, has control now
 	wake context.CancelFunc // interrupts Next for it; nil when Next does not wait
 }
 
-// Watch adds a viewer to a session: of a refresh session only who has opened it. At most twenty may watch one session.
+// Watch adds a viewer to a session. A refresh session is watched by its opener only, and any session by at most twenty.
 // Watching is use of a session.
 func (s *Service) Watch(ctx context.Context, by identity.Principal, id string) (*Live, error) {
 	r, b, err := s.ready(ctx, by, identity.SessionWatch, id)
@@ -157,7 +157,7 @@ func (l *Live) tell() {
 	}
 }
 
-// control is who is in control. It is not settled while that changes; its end is told again.
+// control tells which person has control. The bool is false while a take-over or a hand-back goes on; its end is told again.
 func (l *Live) control() (Sight, bool) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
@@ -165,12 +165,12 @@ func (l *Live) control() (Sight, bool) {
 	return Sight{Changed: true, Control: controlOf(g), Mine: g.of(l.by)}, g == nil || g.firm
 }
 
-// tellOfControl tells everybody who watches a session who is in control. The caller holds no lock.
+// tellOfControl tells all viewers of a session which person has control. The caller holds no lock.
 func (s *Service) tellOfControl(r *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for l := range r.lives {
-		l.tell() // which waits for nobody
+		l.tell() // does not block
 	}
 }
 
@@ -185,10 +185,10 @@ func (l *Live) why(ctx context.Context, err error) error {
 // Shown says that the last frame was drawn.
 func (l *Live) Shown() { l.viewer.Shown() }
 
-// Visible says whether anybody looks.
+// Visible says whether the viewer shows the picture.
 func (l *Live) Visible(visible bool) { l.viewer.Visible(visible) }
 
-// Input does one thing. The code is taken_over when another is in control, and conflict when nobody is. Nothing of it is
+// Input does one thing. The code is taken_over when another is in control, and conflict when no person is. Nothing of it is
 // logged or recorded but that it was one. It is use of the session.
 func (l *Live) Input(ctx context.Context, in browser.LiveInput) (copied string, err error) {
 	if l.ctx.Err() != nil {
@@ -211,7 +211,7 @@ func (l *Live) Input(ctx context.Context, in browser.LiveInput) (copied string, 
 	return copied, nil
 }
 
-// steer is use of a session by who has it in hand, until done is called.
+// steer counts as use of a session by the person who has taken it over, until done is called.
 func (s *Service) steer(ctx context.Context, r *session, by identity.Principal) (within context.Context, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,7 +29,7 @@ func (s *Service) vet(ctx context.Context, r *session) error {
 	defer cancel()
 	err := b.Network(ctx)
 	if problem.CodeOf(err) == problem.CookiesLost {
-		// The end waits for the gateway, which waits for this answer: whoever keeps the session begins it.
+		// Ending the session here would deadlock: the end waits for the gateway, which waits for this answer. keep ends it.
 		r.noteLost()
 		return s.lostProblem(r)
 	}
@@ -85,7 +85,7 @@ func whyLost(e *Ended, x jail.Exit) {
 // networkGone is what Chromium prints when its network process has ended: content/browser/network_service_instance_impl.cc.
 var networkGone = []byte("Network service crashed")
 
-// heard looks through what a browser prints. It only says when to look at the browser, since whoever is in the jail can
+// heard looks through what a browser prints. It only says when to look at the browser, since a process in the jail can
 // print anything; a line that is cut in two is no loss, since each new connection is vetted.
 func (i *instance) heard(printed []byte) {
 	if !bytes.Contains(printed, networkGone) {

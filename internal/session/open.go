@@ -188,7 +188,7 @@ func (s *Service) acquire(ctx context.Context, r *session) error {
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		// A browser can die in the pool at any moment, and nobody asked for that one.
+		// A browser can die in the pool at any moment; the caller did not ask for that one, so a new one is made.
 		s.Log.Warn("a warm browser could not be used", "jail", i.name(), "error", err)
 		if err := s.drop(ctx, r); err != nil {
 			return err
@@ -236,8 +236,8 @@ func (s *Service) adopt(ctx context.Context, r *session, i *instance) error {
 }
 
 func (s *Service) admit(r *session, i *instance) error {
-	// Only the new jail has the address. Whatever the gateway may still hold of an earlier one, after a Forget
-	// that failed, ends here or keeps the session from being opened.
+	// Only the new jail has the address. If an earlier Forget failed, connections of the earlier jail may be left in the
+	// gateway: they end here, or the session is not opened.
 	if err := s.Gateway.Forget(i.addr(), ""); err != nil {
 		return fmt.Errorf("make %s known to the gateway: %w", i.name(), err)
 	}

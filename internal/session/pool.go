@@ -24,8 +24,8 @@ const (
 	poolQuiet = 400 * time.Millisecond
 )
 
-// pool keeps browsers that were started and used by nobody. They run, and know nothing of the network: the gateway is
-// opened to a jail when it is taken, with the policy of who takes it.
+// pool keeps browsers that were started and not used yet. They run, and reach no network: the gateway is
+// opened to a jail when a session takes it, with the session's policy.
 //
 // A jail is a tenant's from its first moment on, since what it takes of the host counts for that tenant. So each place of the pool
 // is for one tenant: for those of the last sessions that could have had a member, as many as there are places.
@@ -41,7 +41,7 @@ type pool struct {
 	ready  []*instance // oldest first
 	making *making     // nil while none is being made
 	usual  jailOptions // of the default request, of no tenant
-	places []string    // whom each place is for, latest first
+	places []string    // the tenant that each place is for, latest first
 }
 
 // making is a member that is being made. A session that needs a browser now waits for it rather than for one that would
@@ -56,7 +56,7 @@ func newPool(s *Service) *pool {
 	return &pool{service: s, wake: wake.New(), places: slices.Repeat([]string{jail.DefaultTenant}, s.WarmPool.Size)}
 }
 
-// note remembers for whom a session is opened.
+// note remembers the tenant of a session that is opened.
 func (p *pool) note(sh jailOptions) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,7 +126,7 @@ func (p *pool) take(sh jailOptions) *instance {
 	return nil
 }
 
-// await waits for the member that is being made, when it has that key and nobody else waits for it. It returns nil when
+// await waits for the member that is being made, when it has that key and no other call waits for it. It returns nil when
 // there is none, or when ctx ends before there is.
 func (p *pool) await(ctx context.Context, key string) *instance {
 	p.mu.Lock()

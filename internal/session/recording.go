@@ -22,7 +22,7 @@ const (
 	pictureQuality = 60
 )
 
-// startTape begins the recording of a session. Of one that is not recorded there is none.
+// startTape begins the recording of a session, if it is recorded.
 func (s *Service) startTape(r *session) error {
 	if r.plan.record == RecordOff {
 		return nil

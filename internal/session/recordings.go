@@ -26,7 +26,7 @@ type Recording struct {
 	Bytes     int64          `json:"bytes" doc:"bytes that the recording takes on the disk"`
 }
 
-// ListRecordings lists those that there are of a tenant, or of all that somebody may see, the largest first.
+// ListRecordings lists the recordings of a tenant, or all that the caller may see, the largest first.
 func (s *Service) ListRecordings(ctx context.Context, by identity.Principal, tenant string) ([]Recording, error) {
 	tenant = by.Among(tenant)
 	if err := s.Authority.AuthorizeWith(ctx, by, identity.SessionList, identity.Object{Tenant: tenant, Agent: by.AgentID()}); err != nil {

@@ -43,8 +43,8 @@ type RefreshRequest struct {
 }
 
 // OpenRefresh opens a session in which a person logs in to a site: the full browser, the public web, never recorded,
-// steered by nobody but who opened it, and gone after RefreshLife. There is one of a domain at a time. That its first page
-// does not load is no error; who watches sees it.
+// steered by its opener only, and gone after RefreshLife. There is one of a domain at a time. It is no error when its first
+// page does not load: the person sees that.
 func (s *Service) OpenRefresh(ctx context.Context, by identity.Principal, r RefreshRequest) (Session, error) {
 	r.Tenant = by.TenantOr(r.Tenant)
 	if err := s.Authority.AuthorizeWith(ctx, by, identity.SessionRefresh, identity.Object{Tenant: r.Tenant, Agent: by.AgentID()}); err != nil {
@@ -119,7 +119,7 @@ func (s *Service) refreshing(p plan) error {
 	return nil
 }
 
-// startTakeover gives the browser of a refresh session to who opens it.
+// startTakeover gives the browser of a refresh session to its opener.
 func (s *Service) startTakeover(ctx context.Context, r *session) error {
 	if r.plan.mode != ModeRefresh {
 		return nil
@@ -178,7 +178,7 @@ type SeenSite struct {
 	Stored bool `json:"stored"`
 }
 
-// Seen says what a refresh session has seen, to who has opened it. Asking is no use of the session.
+// Seen tells the opener of a refresh session what it has seen. The call is no use of the session.
 func (s *Service) Seen(ctx context.Context, by identity.Principal, id string) (Seen, error) {
 	r, b, err := s.ready(ctx, by, identity.SessionRefresh, id)
 	if err != nil {
@@ -284,7 +284,7 @@ func (s *Service) seen(ctx context.Context, r *session, jar []cookies.Cookie, st
 		if err != nil || host.IsAddr() {
 			continue
 		}
-		// A name that nobody can register cannot be in a grant either.
+		// A name without a registrable domain cannot be in a grant either.
 		domain, err := cookies.RegistrableDomain(name)
 		if err == nil && domain != r.plan.refresh && sites[domain] == nil && !slices.Contains(out.Hosts, name) {
 			out.Hosts = append(out.Hosts, name)

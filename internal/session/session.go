@@ -1,13 +1,13 @@
 // Package session opens, uses and closes browser sessions: an ephemeral jail with a Chromium in it, the way out
 // through the gateway, and an end.
 //
-// What is promised:
+// It promises:
 //
 //   - Open returns a session whose browser answers and whose jail is confined, or an error after which nothing of the
 //     attempt is left. A caller who goes away in the middle is such an error.
-//   - Every session ends: when it is closed, when its time is up, when nobody used it for its idle time, when its
+//   - Every session ends: when it is closed, when its time is up, when it was not used for its idle time, when its
 //     browser is gone, or when the service shuts down. The cause is kept for a while, with the limits that it ran into.
-//   - From the moment in which a session ends, nobody reaches its browser and its jail reaches nobody. Removing the
+//   - From the moment in which a session ends, no client reaches its browser and its jail reaches no host. Removing the
 //     jail goes on behind that, in a goroutine that Shutdown waits for.
 //   - A jail is used by one session only. Warm browsers were used by none.
 //   - Rights are checked before anything is done, and every action is on record before it is done. One that cannot
@@ -17,8 +17,8 @@
 //   - A session ends with the key that opened it.
 //   - When a browser loses its cookies, no request leaves without them, and its session ends and says so.
 //   - The output of a browser is kept in a bounded tail, and never logged.
-//   - While a person has a session's browser in hand, nobody else uses it, nothing of what they do is recorded but that
-//     they had it, and no script of whoever used it before is in its pages.
+//   - While a person has taken over a session's browser, no other client uses it, what the person does is not recorded
+//     (only that they had it), and no script of an earlier user is in its pages.
 //   - In a refresh session only its opener sees and steers the browser.
 //
 // All methods of a Service may be called at the same time.
@@ -79,7 +79,7 @@ type Gateway interface {
 	Refused(addr netip.Addr, to hostport.Endpoint, since time.Time) *problem.Error
 }
 
-// Caller is who is behind an address.
+// Caller describes the session behind an address, for the gateway.
 type Caller struct {
 	Jail    jail.Name
 	Session string
@@ -88,7 +88,7 @@ type Caller struct {
 	Opener string
 	// Vet is asked for each new connection, before anything is done for it. An error refuses the connection.
 	Vet func(ctx context.Context) error
-	// Actor is who opened it, as the audit log names principals.
+	// Actor is the opener, as the audit log names principals.
 	Actor  string
 	Policy policy.Policy
 	// Confined: rules that operators make later may only take away from Policy.
@@ -246,7 +246,7 @@ func (o *Options) complete() error {
 type Service struct {
 	Options
 
-	background context.Context // ends what nobody waits for: filling the pool, watching
+	background context.Context // ends work that no call waits for: filling the pool, watching
 	stop       context.CancelFunc
 	tasks      sync.WaitGroup // everything that runs behind a call
 	templates  templates
@@ -294,11 +294,11 @@ func New(o Options) (*Service, error) {
 // session is one session. Its fields are guarded by Service.mu, except those that are set once before it is shared.
 type session struct {
 	id      string
-	by      identity.Principal // who opened it
+	by      identity.Principal // its opener
 	plan    plan
 	policy  policy.Policy
 	created time.Time
-	// revoked is done when the key of who opened it is not good any more, which revoke says; unhold ends waiting for it.
+	// revoked is done when the opener's key is not valid any more, which revoke says; unhold ends waiting for it.
 	revoked context.Context
 	revoke  context.CancelCauseFunc
 	unhold  func()
@@ -344,32 +344,32 @@ type session struct {
 	touched  bool // an agent has had its hands on it
 	starting bool // its opening has got as far as its browser, and is not over
 	injected injected
-	refresh  []Refresh // accounts that somebody has to log in to again
-	// watch has what is known of whether its accounts are signed in.
+	refresh  []Refresh // accounts that a person has to log in to again
+	// watch knows which of its accounts are still signed in.
 	watch *loginWatch
 
-	grip *takeover // who has its browser in hand; nil for nobody
+	grip *takeover // the person who has taken its browser over; nil when there is none
 	turn *turn     // in which it is used
 	// scripted says that a script of somebody's may be in its pages: one was run, or a DevTools client was there.
 	scripted  bool
 	thumbnail thumbnail
 }
 
-// Drain has no new sessions opened, or has them opened again.
+// Drain keeps new sessions from being opened, or lets them be opened again.
 func (s *Service) Drain(drain bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.draining = drain
 }
 
-// Ready is why no sessions are opened here; nil when they are.
+// Ready is nil while new sessions can be opened here, or else the reason why not.
 func (s *Service) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.unready()
 }
 
-// unready is Ready for whoever has the lock.
+// unready is Ready for a caller that has the lock.
 func (s *Service) unready() error {
 	switch {
 	case s.shutting:

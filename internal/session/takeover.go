@@ -30,7 +30,7 @@ const (
 // script of theirs may be are loaded anew, and what was typed there is lost. No DevTools client attaches meanwhile, not even
 // one of the person. A person who has it already is a conflict, unless force: then it is the caller's.
 //
-// When a step of it does not work, whoever had the browser has it again, and the error says why.
+// When a step of it fails, the former user has the browser again, and the error says why.
 func (s *Service) TakeOver(ctx context.Context, by identity.Principal, id string, force bool) (Session, error) {
 	r, b, err := s.ready(ctx, by, identity.SessionControl, id)
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *Service) takeOver(ctx context.Context, r *session, b Browser, by identi
 	return nil
 }
 
-// seize marks a session as somebody's. From then on nobody else begins to use it, and what is under way ends.
+// seize marks a session as taken over by a person. From then on no other client begins to use it, and what is under way ends.
 func (s *Service) seize(r *session, by identity.Principal, force bool) (before *takeover, last *turn, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +114,7 @@ func (s *Service) seize(r *session, by identity.Principal, force bool) (before *
 	return before, last, nil
 }
 
-// clear waits until nobody else does anything with the browser: requests first, since one of them may attach a client.
+// clear waits until no other client does anything with the browser: requests first, since one of them may attach a client.
 func (s *Service) clear(ctx context.Context, r *session, last *turn) error {
 	select {
 	case <-last.idle:
@@ -176,7 +176,7 @@ func (s *Service) prepare(ctx context.Context, r *session, b Browser, hold bool)
 	return nil
 }
 
-// unseize gives a session back to whoever had it before a take-over that did not work.
+// unseize gives a session back to its former user after a take-over that failed.
 func (s *Service) unseize(r *session, b Browser, before *takeover) {
 	if before == nil && !r.over() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.background), undoLimit)
@@ -191,8 +191,8 @@ func (s *Service) unseize(r *session, b Browser, before *takeover) {
 	s.tellOfControl(r)
 }
 
-// HandBack ends it. While a password field has text in it the code is conflict, unless anyway: whoever used the session
-// before could read it. Of what another person has in hand the code is conflict as well, unless anyway.
+// HandBack ends a takeover. While a password field has text in it the code is conflict, unless anyway: the agent could read
+// it afterwards. The code is conflict as well for a session that another person has taken over, unless anyway.
 func (s *Service) HandBack(ctx context.Context, by identity.Principal, id string, anyway bool) (Session, error) {
 	r, b, err := s.ready(ctx, by, identity.SessionControl, id)
 	if err != nil {
@@ -221,12 +221,12 @@ func (s *Service) handBack(ctx context.Context, r *session, b Browser, by identi
 	if err != nil {
 		return err
 	}
-	// The person's input is over before anybody looks for passwords.
+	// The person's input is over before the pages are searched for passwords.
 	if err = s.clear(ctx, r, last); err == nil && !anyway {
 		err = s.noSecrets(ctx, r, b)
 	}
 	if err == nil {
-		// Half of it would leave a browser that waits for nobody: once begun it is done, also when its caller leaves.
+		// Once begun it is completed, also when its caller leaves: half of it would leave dialogs that wait for no person.
 		letting, cancel := context.WithTimeout(context.WithoutCancel(ctx), handOverLimit)
 		defer cancel()
 		if err = b.Live().LetGo(letting); err != nil {
@@ -240,7 +240,7 @@ func (s *Service) handBack(ctx context.Context, r *session, b Browser, by identi
 		r.grip, r.used = nil, s.Now()
 	}
 	s.mu.Unlock()
-	s.tellOfControl(r) // also that nothing has changed: who came in between was told nothing yet
+	s.tellOfControl(r) // also when nothing has changed: a viewer that came meanwhile was told nothing yet
 	if err != nil {
 		return s.why(ctx, r, err)
 	}

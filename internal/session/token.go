@@ -19,8 +19,8 @@ import (
 // Scope is what a token lets its holder do; see [identity.Scope].
 type Scope = identity.Scope
 
-// Token is good for one session, for a while, and within its scope. It ends with the session, and with the key of who
-// made it.
+// Token is good for one session, for a while, and within its scope. It ends with the session, and with the key of its
+// maker.
 type Token struct {
 	ID        string    `json:"id" doc:"names it where it is listed and revoked"`
 	Token     string    `json:"token" doc:"shown once"`
@@ -32,7 +32,7 @@ type Token struct {
 const (
 	// TokenPrefix is the beginning of every token for a session.
 	TokenPrefix = "cjses_"
-	// DefaultTokenLife is how long a token is good when nobody says, MaxTokenLife the most.
+	// DefaultTokenLife is how long a token is good by default, MaxTokenLife the most.
 	DefaultTokenLife = time.Hour
 	MaxTokenLife     = 24 * time.Hour
 	// maxTokens is how many tokens one session may have that are good.
@@ -42,7 +42,7 @@ const (
 // token is what is kept of one: not the token.
 type token struct {
 	session string
-	by      identity.Principal // who made it, within its scope
+	by      identity.Principal // the principal that made it, within its scope
 	created time.Time
 	uses    *turn // what is done with it; over when it was revoked
 }
@@ -104,8 +104,8 @@ func (s *Service) IssueToken(ctx context.Context, by identity.Principal, id stri
 	return out, nil
 }
 
-// Redeem is who holds a token. The code is unauthorized when it is not good, or not any more. Whether the key behind it
-// still is, the caller asks.
+// Redeem returns the principal that a token stands for. The code is unauthorized for an invalid or expired token. The caller
+// checks whether the key behind it is still valid.
 func (s *Service) Redeem(_ context.Context, presented string) (identity.Principal, error) {
 	sum := sha256.Sum256([]byte(presented))
 	s.mu.Lock()
@@ -120,7 +120,7 @@ func (s *Service) Redeem(_ context.Context, presented string) (identity.Principa
 }
 
 // managed says whether somebody may know of the token, and end it: an agent those alone that it has made itself. It could put
-// out whoever watches it otherwise.
+// out a viewer that watches it otherwise.
 func (t token) managed(by identity.Principal) bool {
 	return by.Kind != identity.KindAgent || t.by.Actor() == by.Actor()
 }
@@ -185,7 +185,7 @@ func (s *Service) RevokeToken(ctx context.Context, by identity.Principal, id, na
 			l.end(errTokenRevoked)
 		}
 	}
-	if uses != nil { // nobody was quicker
+	if uses != nil { // no other call has revoked it
 		uses.finish(errTokenRevoked)
 	}
 	s.mu.Unlock()

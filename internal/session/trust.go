@@ -23,7 +23,7 @@ import (
 // and list of authorities.
 type trust struct {
 	service *Service
-	turn    chan struct{} // one token: who makes a database
+	turn    chan struct{} // one token, held while a database is made
 
 	// Guarded by turn.
 	key  string

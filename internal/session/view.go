@@ -94,7 +94,7 @@ type Cause string
 const (
 	CauseClosed        Cause = "closed"             // somebody closed it
 	CauseExpired       Cause = "expired"            // its time was up
-	CauseIdle          Cause = "idle"               // nobody used it
+	CauseIdle          Cause = "idle"               // its idle time was over
 	CauseShutdown      Cause = "shutdown"           // clawjail was stopped
 	CauseBrowserExited Cause = "browser_exited"     // its browser ended by itself
 	CauseMemory        Cause = "limit_memory"       // its browser ran out of memory
@@ -158,7 +158,7 @@ func (s *Service) Get(ctx context.Context, by identity.Principal, id string) (Se
 	defer cancel()
 	status, err := s.Driver.Inspect(ctx, jail.Name(out.Jail))
 	if err != nil {
-		// The session is there all the same. That the host daemon does not answer is in the log.
+		// The session is there all the same. The log says that the host daemon does not answer.
 		if !errors.Is(err, jail.ErrNotFound) {
 			s.Log.Warn("measure a session", "session", id, "jail", out.Jail, "error", err)
 		}
@@ -272,7 +272,7 @@ func (s *Service) purge() {
 	}
 }
 
-// Held is what is held of what sessions take, for whoever asks.
+// Held is how much sessions, their recordings and their messages take.
 func (s *Service) Held(asks quota.Holder) []quota.Amount {
 	s.mu.Lock()
 	open, _ := s.count(asks)
@@ -281,7 +281,7 @@ func (s *Service) Held(asks quota.Holder) []quota.Amount {
 	return append(out, s.messages.Amounts(asks)...)
 }
 
-// count counts the sessions, for whoever asks. The caller holds s.mu.
+// count counts the sessions of all, of a tenant and of an agent. The caller holds s.mu.
 func (s *Service) count(asks quota.Holder) (open, closing quota.Held) {
 	for _, r := range s.sessions {
 		holds := quota.Holder{Tenant: r.plan.tenant, Agent: r.by.AgentID()}

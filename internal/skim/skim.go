@@ -1,4 +1,4 @@
-// Package skim looks at a message of JSON-RPC that is too large to be held, in pieces, for whom it concerns.
+// Package skim finds the id, the method and the session of a JSON-RPC message that is too large to be kept, as its pieces arrive.
 package skim
 
 import (

@@ -6,7 +6,7 @@ import "context"
 type Changed string
 
 const (
-	// ChangedUnknown stands for every kind, because nobody was told for a while.
+	// ChangedUnknown stands for every kind: notices may have been lost for a while.
 	ChangedUnknown Changed = ""
 	// ChangedEntries are those of Entries, and ChangedKeys operators, agents and tokens of which one may not be good any more.
 	ChangedEntries Changed = "entries"

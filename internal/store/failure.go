@@ -33,7 +33,7 @@ func CheckSchema(found, first, last int64) error {
 	return nil
 }
 
-// Outdated is ErrExists for an entry that somebody else has changed since it was read.
+// Outdated is ErrExists for an entry that another call has changed since it was read.
 func Outdated(found, known int64) error {
 	return fmt.Errorf("it has version %d by now, not %d: %w", found, known, ErrExists)
 }

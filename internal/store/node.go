@@ -37,12 +37,12 @@ type Node struct {
 // Silence is how long a node that has not stopped has not been heard of.
 func (n Node) Silence() time.Duration { return n.ReadAt.Sub(n.SeenAt) }
 
-// Lost says whether a node is gone that has not stopped.
+// Lost says whether a node has been silent for so long, without stopping, that it is taken for gone.
 func (n Node) Lost() bool {
 	return n.StoppedAt.IsZero() && (!n.LostAt.IsZero() || n.Silence() > NodeAlive)
 }
 
-// Duty is what one of the nodes does for all. Its number rises when another run takes it, so that a run that has lost it without
+// Duty is a task that one of the nodes does for all. Its number rises when another run takes it, so that a run that has lost it without
 // noticing changes nothing any more. The zero Duty is none.
 type Duty struct {
 	Name   string
@@ -54,7 +54,7 @@ type Duty struct {
 type AuditKey struct {
 	ID     string
 	Public []byte
-	// Voucher is a signature of who has the secret of all nodes. Without it nobody believes a row.
+	// Voucher is a signature with the secret that all nodes share. Nodes ignore a row without it.
 	Voucher []byte
 }
 
@@ -92,11 +92,11 @@ func (n Node) Validate() error {
 	return errors.Join(slug("node", n.Name), present("run", n.Run), Text(n.Run, n.Version, n.Address, n.PeerAddress))
 }
 
-// NodeTag is what the ids of a node's sessions begin with, so that they say who has them.
+// NodeTag is what the ids of a node's sessions begin with, so that an id says which node has the session.
 func NodeTag(node string) string {
 	sum := sha256.Sum256([]byte("clawjail node " + node))
 	return strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:nodeTagLength])
 }
 
-// nodeTagLength has 25 bits. Of a hundred nodes two have the same tag in one of 7000 databases, and the second is told.
+// nodeTagLength gives 25 bits. Two of a hundred nodes have the same tag in one of 7000 databases; the second gets an error then.
 const nodeTagLength = 5

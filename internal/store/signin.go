@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Owner is the person that a sign-in or passkey belongs to: an operator, or whoever has the admin key. Exactly one is set.
+// Owner is the person that a sign-in or passkey belongs to: an operator, or the holder of the admin key. Exactly one is set.
 type Owner struct {
 	Operator string // its ID
 	AdminKey string // the fingerprint of the admin key: replacing the key makes a different owner

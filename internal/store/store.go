@@ -179,7 +179,7 @@ type CookieSet struct {
 type SignedIn struct {
 	// Page is the address of a page that shows it, and Marker a CSS selector of what only a signed-in page has. Either may be empty.
 	Page, Marker string
-	// Unwatched says that nobody wants to know.
+	// Unwatched says that sessions do not check it.
 	Unwatched bool
 }
 
@@ -221,7 +221,7 @@ type CookieSets interface {
 // Lease is a session's use of cookie sets.
 type Lease struct {
 	Tenant, Session, Node string
-	// At is when it is taken. From ExpiresAt on it counts no more, also when nobody has given it back: its node may never come back.
+	// At is when it is taken. From ExpiresAt on it counts no more, also when it was not given back: its node may never come back.
 	At, ExpiresAt time.Time
 }
 
@@ -273,7 +273,7 @@ type Grant struct {
 	EgressDomains []string
 	Access        string // tools or cdp
 	Origin        string // the session that it was issued for; empty: any caller
-	Operator      string // who issued it
+	Operator      string // the operator that issued it
 	IssuedAt      time.Time
 	NotBefore     time.Time
 	ExpiresAt     time.Time
@@ -427,11 +427,11 @@ type Entries interface {
 	DeleteEntriesBefore(ctx context.Context, kind string, expired time.Time) (int, error)
 	// EntriesRevision grows with every change of any entry, also one that another process makes, and also when an agent
 	// is deleted with its entries. It never has the same value for two different states, and a state that is listed
-	// after it was read has all that it counts: who keeps entries in memory reads the revision first, and then lists.
+	// after it was read has all that it counts: a caller that caches entries reads the revision first, and then lists.
 	EntriesRevision(ctx context.Context) (int64, error)
 }
 
-// UsageKey says whose use of models on which day.
+// UsageKey identifies the use of models by an agent on a day.
 type UsageKey struct {
 	Tenant   string
 	Agent    string // its ID

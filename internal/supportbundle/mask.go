@@ -16,7 +16,7 @@ import (
 // hidden stands where something was.
 const hidden = "[hidden]"
 
-// Mask takes out of texts what is nobody else's business. It remembers which word stands for which name, so that the same one
+// Mask takes out of texts what must not leave the machine. It remembers which word stands for which name, so that the same one
 // does everywhere; it is for one goroutine.
 type Mask struct {
 	secrets *redact.Values

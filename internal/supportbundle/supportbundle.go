@@ -1,6 +1,6 @@
 // Package supportbundle puts what helps to find a fault into one file that can be given to somebody else.
 //
-// What is promised:
+// It promises:
 //
 //   - No secret is in it. Values that are kept encrypted are never asked for; of logs only lines in the daemons' own form are taken,
 //     and of these only what is known to be no content; and every byte goes through a [Mask] last, which takes keys of this machine,

@@ -56,7 +56,7 @@ func (chat) read(data []byte) (reply, error) {
 	return out, nil
 }
 
-// dataURL is a picture as an address that nobody has to fetch.
+// dataURL is a picture as a data: URL, which the provider need not fetch.
 func dataURL(picture []byte) string {
 	return "data:" + pictureType + ";base64," + base64.StdEncoding.EncodeToString(picture)
 }

@@ -228,7 +228,7 @@ func (t *running) back() string {
 	return t.visited[len(t.visited)-2]
 }
 
-// look is the page as text, and as a picture where one is wanted. That a page cannot be read is for the model.
+// look is the page as text, and as a picture where one is wanted. The model is told when a page cannot be read.
 func (t *running) look(ctx context.Context) (string, []byte, error) {
 	shot, err := t.snapshot(ctx)
 	switch {

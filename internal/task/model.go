@@ -86,7 +86,7 @@ func (r *reply) call(name string, arguments json.RawMessage) {
 	}
 }
 
-// model is who is asked, and for whom.
+// model is the model that is asked, and the caller that it is asked for.
 type model struct {
 	name    string
 	dialect Dialect

@@ -12,8 +12,8 @@ type Progress struct {
 	Steps []Step // the newest first
 }
 
-// Running is the task that is being done in a session, if there is one. It decides nothing about who may know: the goal and the
-// names of what was clicked are for those who may see the browser.
+// Running is the task that is being done in a session, if there is one. It checks no right: the caller shows the goal and the
+// names of what was clicked only to those who may see the browser.
 func (s *Service) Running(session string) (Progress, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

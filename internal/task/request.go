@@ -86,7 +86,7 @@ func (r Request) plan() (plan, error) {
 			flaws.Add("timeout", "it is not between 1s and %s", MaxTimeout)
 		}
 	}
-	// A model may think for as long as the task takes, and nobody uses the session meanwhile.
+	// A model may think for as long as the task takes, and the session is not used meanwhile.
 	p.session.Least = p.timeout
 	if err := flaws.Err(); err != nil {
 		return plan{}, err

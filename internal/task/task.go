@@ -1,7 +1,7 @@
 // Package task reaches goals that are given in words: it opens a browser session, shows a model the page as text, does the
 // one thing that the model answers, and shows it the page again, until the model says that the goal is reached.
 //
-// What is promised:
+// It promises:
 //
 //   - The model is asked through the gateway's own model endpoints, as the agent of the task. Its provider, budget, rate, rules
 //     and records are those that the agent's own requests have, and nothing in a request for a task chooses another payer.
@@ -46,7 +46,7 @@ type Sessions interface {
 	Stopping(ctx context.Context, by identity.Principal, id string) (<-chan struct{}, error)
 }
 
-// Identity says who may do what. *identity.Service is one.
+// Identity checks the rights of principals. *identity.Service is one.
 type Identity interface {
 	AuthorizeWith(ctx context.Context, p identity.Principal, op identity.Operation, object identity.Object) error
 	// AgentFor finds an agent by its name for somebody who may do an operation with it.
@@ -229,7 +229,7 @@ func (s *Service) watch(ctx context.Context, who identity.Principal, id string, 
 	watching.Go(func() {
 		select {
 		case <-stopping:
-			// Whatever is asked of it, the answer is why it has ended.
+			// The error of any call is why the session has ended.
 			_, why := s.Sessions.Drive(context.WithoutCancel(ctx), who, id, browser.Status{})
 			cancel(why)
 		case <-ctx.Done():

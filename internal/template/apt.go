@@ -84,7 +84,7 @@ func (a *apt) run(ctx context.Context, args ...string) error {
 }
 
 // update fetches the package lists. A suite that cannot be fetched is an error: without the security suite the browser
-// would be an old one, and nobody would notice.
+// would be an old one, without any error.
 func (a *apt) update(ctx context.Context) error {
 	a.out.stage(StageIndex, "", 0, aptLine)
 	return a.run(ctx, "-o", "APT::Update::Error-Mode=any", "update")

@@ -21,7 +21,7 @@ import (
 const (
 	buildingPrefix = ".building-"
 	oldPrefix      = ".old-"
-	firstPrefix    = ".lock-" // and a name: who builds that template for all who want it
+	firstPrefix    = ".lock-" // and a name: the lock of the process that builds that template for all
 	storeLockName  = ".lock"
 )
 
@@ -44,7 +44,7 @@ const discardTime = 2 * time.Minute
 const lockPoll = 50 * time.Millisecond
 
 // lock takes the lock of the folder of templates. It is held for the short moments in which folders get and lose their
-// names, so that nobody takes a folder whose builder is just making it or giving it its name for an abandoned one.
+// names, so that no process takes a folder whose builder is just making it or giving it its name for an abandoned one.
 func (s *Store) lock(ctx context.Context) (unlock func(), err error) {
 	// The data directory above is not for root alone.
 	if err := os.MkdirAll(filepath.Dir(s.dir), 0o755); err != nil {
@@ -221,7 +221,7 @@ func (s *Store) retire(ctx context.Context, path string) (gone bool, err error) 
 }
 
 // held says whether jails may run from a folder that had been a template: one of those is left that there were when this was first
-// asked. By then no new one was made of it. While nobody can tell, it is held.
+// asked. By then no new one was made of it. While that is not known, it is held.
 func (s *Store) held(ctx context.Context, path string) bool {
 	if owner, err := os.ReadFile(filepath.Join(path, ownerName)); err == nil && string(owner) != s.owner {
 		return true

@@ -8,7 +8,7 @@ import (
 )
 
 // Find returns a template, or false where there is none of that name. One that has changed since it was built is there as well, with
-// its name alone: the host daemon refuses to make jails of it, and nobody has asked for another.
+// its name alone: the host daemon refuses to make jails of it, and no other one was asked for.
 func (s *Store) Find(ctx context.Context, name string) (t Template, there bool, err error) {
 	t, err = s.Get(ctx, name)
 	switch problem.CodeOf(err) {

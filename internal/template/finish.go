@@ -377,7 +377,7 @@ func writeFile(root *os.Root, name, content string, mode fs.FileMode) error {
 	return errors.Join(err, f.Chmod(mode), f.Close())
 }
 
-// stripTree takes from every file what would give privileges to who runs it, and removes what is no file, folder or
+// stripTree takes setuid and setgid bits and file capabilities from every file, and removes what is no file, folder or
 // link: device nodes, sockets and pipes.
 func stripTree(ctx context.Context, rootfs string) error {
 	return filepath.WalkDir(rootfs, func(name string, entry fs.DirEntry, err error) error {

@@ -266,7 +266,7 @@ func (b *build) installPackages(ctx context.Context, tree string, packages []str
 	if err != nil {
 		return fmt.Errorf("open the new tree: %w", err)
 	}
-	defer root.Close() // what is written is closed by who writes it
+	defer root.Close() // files that are written are closed, with their errors, by their writers
 	resolver, err := os.ReadFile(filepath.Join(b.store.hostRoot, "etc/resolv.conf"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read the resolver's configuration: %w", err)

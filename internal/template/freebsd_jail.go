@@ -36,7 +36,7 @@ const insideConf = `%s {
 `
 
 // insideFreeBSD runs a program of the tree in a jail of its own, as root or as the jails' user, and returns what it answers.
-// That the jail is there, and that it is gone, is looked at: neither status says it.
+// It checks itself that the jail is there and is gone: the statuses of the commands do not say.
 func (b *build) insideFreeBSD(ctx context.Context, limit time.Duration, asRoot bool, argv ...string) (out string, err error) {
 	name := buildJailPrefix + strings.ToLower(rand.Text()[:6])
 	conf := filepath.Join(b.dir, name+".conf")
@@ -129,7 +129,7 @@ func (s *Store) letGo(ctx context.Context, path string) error {
 	}
 	for _, m := range slices.Backward(mounts) {
 		if m.kind == "zfs" {
-			continue // the dataset of the tree, which whoever made it removes
+			continue // the dataset of the tree, which its maker removes
 		}
 		if _, err := s.run.Run(ctx, "umount", "-f", m.point); err != nil {
 			return fmt.Errorf("unmount %s: %w", m.point, err)

@@ -79,8 +79,8 @@ func explainRegistry(reference name.Reference, err error) error {
 	return fmt.Errorf("fetch the image %s: %w", reference.Name(), err)
 }
 
-// registryTransport counts what is downloaded, and refuses to speak plain HTTP with anyone but this machine: whoever is
-// on the way could put anything into the template.
+// registryTransport counts downloaded bytes, and refuses plain HTTP to other machines: an attacker on the network could put
+// anything into the template.
 type registryTransport struct {
 	base    http.RoundTripper
 	advance func(done int64)

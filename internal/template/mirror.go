@@ -26,7 +26,7 @@ const (
 	EnvDebianSecurityMirror = "CLAWJAIL_DEBIAN_SECURITY_MIRROR"
 )
 
-// mirrors is where a build gets Debian packages. Whatever the mirror is, its lists must carry Debian's own signature.
+// mirrors is where a build gets Debian packages. The lists of any mirror must carry Debian's own signature.
 type mirrors struct {
 	main, security string
 	keyring        string

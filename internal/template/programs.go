@@ -45,8 +45,8 @@ func knownPrograms() []knownProgram {
 // shells are where the shell of a tree is.
 func shells() []string { return []string{"/bin/sh", "/usr/bin/sh", "/bin/busybox"} }
 
-// Expected is what is known of a template before its tree is looked at: what it has when it is built from packages of Debian. Of one that has
-// no recipe that is a shell.
+// Expected is what is known of a template before its tree is read: what it has when it is built from packages of Debian. A template without
+// a recipe has a shell.
 func Expected(templateName string) Template {
 	recipe, known := Recipes()[templateName]
 	t := Template{Name: templateName, TaskLimit: defaultTaskLimit, Programs: map[string]Program{ProgramSh: {Path: shells()[0]}}}

@@ -29,7 +29,7 @@ type Recipe struct {
 	FreeBSDNeeds []string
 	// Files are written into the finished template. A file that an image or a folder has at such a place stays.
 	Files []RecipeFile
-	// Main is the path of what a jail of it runs when nobody says otherwise; empty is nothing.
+	// Main is the path of what a jail of it runs by default; empty is nothing.
 	Main string
 	// User is the name of the jail's user, and Home the home directory. Default: those of browsers' jails.
 	User, Home string

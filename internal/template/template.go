@@ -8,12 +8,12 @@
 //	<templates>/<name>/manifest.gz     every file of it, as it was when it was built
 //	<templates>/<name>/verified        what the filesystem said of all files when they were last found unchanged
 //
-// What the package promises:
+// It promises:
 //
 //   - A template appears whole or not at all. It is built in a folder of another name and published by one rename,
 //     after its data has reached the disk. A build that is interrupted, even by SIGKILL or a full disk, leaves at most
 //     such a folder, and the next Build, List or Sweep removes it once the process that made it has gone.
-//   - No program in a template has a setuid or setgid bit or file capabilities, no device node exists in it, and nobody
+//   - No program in a template has a setuid or setgid bit or file capabilities, no device node exists in it, and no user
 //     has a password.
 //   - A template with a credential in it (a cookie jar, a browser profile, a private key, a cloud login) is not
 //     published, and Verify fails when one appears later.
@@ -139,8 +139,8 @@ type Config struct {
 	// Trees makes the folders of root filesystems. Nil means PlainTrees.
 	Trees TreeMaker
 	// Jails are the names of the jails that run from a template, those that are just being made included. Nil means that none
-	// do. Remove refuses while there are some; the tree of a template that was replaced stays until those have ended that there
-	// were then, or nobody could tell.
+	// do. Remove refuses while there are some; the tree of a template that was replaced stays until the jails that ran
+	// from it have ended, and while that is not known.
 	Jails func(ctx context.Context, name string) ([]string, error)
 	// Owner tells the installation whose jails those are from others that share the folder. A template that an owner has replaced is
 	// left to it: the others do not know its jails.

@@ -47,7 +47,7 @@ type Report struct {
 // Change is one path that is not as it was.
 type Change struct {
 	Path string `json:"path"`
-	// What of it changed: "content", "mode", "owner", "type", "link", "attributes", the most telling first.
+	// What lists what changed: "content", "mode", "owner", "type", "link", "attributes", the most telling first.
 	What []string `json:"what"`
 }
 

@@ -23,7 +23,7 @@ import (
 )
 
 // Docker is an engine of a test's own: its data, its socket and its containers are below a temporary folder, and it makes
-// no bridge and no rules of the host's. Whatever runs on the machine besides is not touched.
+// no bridge and no rules of the host's. Other containers of the machine are not touched.
 type Docker struct {
 	Socket string
 	dir    string
@@ -63,7 +63,7 @@ func (d *Docker) Start() error {
 		return err
 	}
 	defer func() { _ = log.Close() }() // the daemon has its own descriptor
-	// After Kill: where nobody collects orphans the daemon takes a containerd that has ended for one that is slow.
+	// After Kill: where no process collects orphans the daemon takes a containerd that has ended for one that is slow.
 	for _, stale := range []string{"pid", "exec/containerd/containerd.pid"} {
 		if d.ended(stale) {
 			if err := os.Remove(filepath.Join(d.dir, stale)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -141,7 +141,7 @@ func (d *Docker) ended(file string) bool {
 }
 
 // endOrphans kills what was started with this engine's folder as an argument, containerd first, which could start more, and
-// the children of that: a container that was just being made has no program yet, and nobody else ends it.
+// the children of that: a container that was just being made has no program yet, and nothing else ends it.
 func (d *Docker) endOrphans() {
 	if text, err := os.ReadFile(filepath.Join(d.dir, "exec", "containerd", "containerd.pid")); err == nil {
 		if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && pid > 1 && d.owns(pid) {

@@ -19,7 +19,7 @@ func Alone(t testing.TB, name string) {
 	take(t, lockNamed(t, name), unix.LOCK_EX)
 }
 
-// Keep has something built that is kept in Cache, unless it is current. Until this test has ended nobody builds another.
+// Keep has something built that is kept in Cache, unless it is current. Until this test has ended no other one builds it.
 func Keep(t testing.TB, name string, current func() bool, build func()) {
 	t.Helper()
 	lock := lockNamed(t, name)
@@ -36,7 +36,7 @@ func Keep(t testing.TB, name string, current func() bool, build func()) {
 	t.Fatalf("others keep building another %s", name)
 }
 
-// lockNamed opens the file of a lock, which is nobody's when the test has ended.
+// lockNamed opens the file of a lock, which is free when the test has ended.
 func lockNamed(t testing.TB, name string) *os.File {
 	t.Helper()
 	if err := os.MkdirAll(Cache, 0o755); err != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // SentAgain is how many packets of TCP a network has sent once more, by what /proc/PID/net/snmp of a process in it says. The first
-// packet of a connection is when nobody has answered it for a second, so that what is refused at once leaves the number as it is.
+// packet of a connection is when it was not answered for a second, so that what is refused at once leaves the number as it is.
 func SentAgain(snmp []byte) (int, error) {
 	_, rest, _ := strings.Cut(string(snmp), "\nTcp: ")
 	names, rest, _ := strings.Cut(rest, "\nTcp: ")

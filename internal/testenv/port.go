@@ -10,7 +10,7 @@ import (
 
 var ports atomic.Uint32
 
-// FreePort is a port of loopback for what is started later. It is free, as is the next one, and nobody gets it by chance
+// FreePort is a port of loopback for what is started later. It is free, as is the next one, and no program gets it by chance
 // meanwhile: not from the kernel, not from a second call here, and rarely in another process of this network.
 func FreePort(t testing.TB) uint16 {
 	t.Helper()

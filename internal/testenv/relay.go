@@ -39,7 +39,7 @@ func NewRelay(t testing.TB, heard io.Writer) *Relay {
 		}
 	})
 	t.Cleanup(func() {
-		_ = listener.Close() // nobody comes any more, whatever it says
+		_ = listener.Close() // no connection comes any more, also when it returns an error
 		r.Lead("")
 		r.tasks.Wait()
 	})

@@ -6,7 +6,7 @@
 //	nft := testenv.Tool(t, "nft")
 //
 // Where the thing is missing, the test is skipped with a reason that says how to get it; in continuous integration
-// (CI=true) it fails instead, because there a skipped test is a hole that nobody sees. `go test -short` is the quick
+// (CI=true) it fails instead, because there a skipped test is a hole that goes unnoticed. `go test -short` is the quick
 // run that needs nothing prepared: it always skips, and it skips what needs root even when run by root.
 //
 // Only tests import this package.

@@ -62,11 +62,11 @@ func badOrigin() error {
 		"a secret can only be bound to an origin")
 }
 
-// Named says where what operators have declared sends a secret. It decides for one that was stored without an origin: if
+// Named returns the destinations to which declared services send a secret. It decides for one that was stored without an origin: if
 // that is exactly one destination, the secret is bound to it for good.
 type Named func(ctx context.Context, n SecretName) ([]Destination, error)
 
-// BindBy says who knows what operators have declared. Until then, what is not bound is not given out.
+// BindBy sets the service that knows which destinations operators have declared. Until then, secrets that are not bound are not given out.
 func (v *Vault) BindBy(named Named) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

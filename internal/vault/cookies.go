@@ -113,7 +113,7 @@ type CookieSet struct {
 	LastInjectedAt  time.Time `json:"last_injected_at,omitzero"`
 	// ExpiresAt is when the first persistent cookie expires; zero when there is none.
 	ExpiresAt time.Time `json:"expires_at,omitzero"`
-	// EgressDomains are other domains that the site needs, as who logged in to it has chosen: they are proposed for grants.
+	// EgressDomains are other domains that the site needs, chosen by the person who logged in to it: they are proposed for grants.
 	EgressDomains []string `json:"egress_domains,omitempty"`
 	SignedIn      SignedIn `json:"signed_in"`
 	// SignedOutAt is when a session saw that the site has forgotten the login, and SignedOutBy what it saw: one of the reasons of package session.

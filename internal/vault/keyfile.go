@@ -121,7 +121,7 @@ func makeFolder(path string) error {
 	if err != nil {
 		return fmt.Errorf("look at the folder of the key file: %w", err)
 	}
-	// In a sticky folder, such as /tmp, nobody can remove or replace what belongs to somebody else.
+	// In a sticky folder, such as /tmp, a user cannot remove or replace another user's file.
 	if info.Mode().Perm()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0 {
 		return exposed(path, fmt.Sprintf("others may write to its folder (mode %04o)", info.Mode().Perm()), "chmod 0700 "+folder)
 	}

@@ -91,7 +91,7 @@ func (v *Vault) fits(ctx context.Context, next row) error {
 	return nil
 }
 
-// Held is what is in the vault, for whoever asks.
+// Held is how much is in the vault: of all, of a tenant and of an agent.
 func (v *Vault) Held(ctx context.Context) func(asks quota.Holder) []quota.Amount {
 	rows, err := v.rows(ctx)
 	if err != nil {

@@ -27,7 +27,7 @@ type Rotation struct {
 // again; until then the old keys are kept.
 //
 // Entries that cannot be opened stop it before the old keys are destroyed: they are named, and have to be deleted first.
-// Earlier copies of the database and of the key file stay readable for whoever has both.
+// An earlier copy of the database can still be read with an earlier copy of the key file.
 func (v *Vault) Rotate(ctx context.Context) (out Rotation, err error) {
 	release, err := tryLock(v.path + rotatingEnding)
 	if errors.Is(err, errLocked) {
@@ -100,7 +100,7 @@ func (v *Vault) stale(ctx context.Context, keys *keyring) ([]row, error) {
 	return out, nil
 }
 
-// reencrypt encrypts every stale entry with the primary key, one at a time, so that nobody waits long.
+// reencrypt encrypts every stale entry with the primary key, one at a time, so that other calls do not wait long.
 func (v *Vault) reencrypt(ctx context.Context, keys *keyring) (done int, err error) {
 	rows, err := v.stale(ctx, keys)
 	if err != nil {
@@ -160,7 +160,7 @@ func (v *Vault) reseal(keys *keyring, p place, ciphertext []byte) ([]byte, error
 }
 
 // destroyOld removes the old keys from the key file, if nothing is encrypted with them. Nothing can be in between:
-// whoever stores an entry reads the key file first, under the same lock.
+// a call that stores an entry reads the key file first, under the same lock.
 func (v *Vault) destroyOld(ctx context.Context, keys *keyring, out *Rotation) (done bool, err error) {
 	err = v.exclusively(ctx, func() error {
 		rows, err := v.stale(ctx, keys)

@@ -20,7 +20,7 @@ const (
 	kindSecret  = "secret"
 )
 
-// place is what an entry is bound to: whoever moves its ciphertext anywhere else gets nothing.
+// place is what an entry is bound to: ciphertext that is moved to another row does not open.
 type place struct {
 	kind, tenant string
 	name         []string // what the row is looked up by, beside the tenant

@@ -15,7 +15,7 @@ import (
 // longestSecret bounds a secret, in bytes: a key file of some service is a few kilobytes.
 const longestSecret = 64 << 10
 
-// SecretName says which secret.
+// SecretName identifies a secret.
 type SecretName struct {
 	Tenant string
 	// Agent is the ID of the agent whose secret it is; empty: the tenant's, for all its agents.
@@ -128,9 +128,9 @@ func (v *Vault) boundTo(s store.Secret) []Destination {
 }
 
 // UseSecret decrypts the agent's secret of a service, or the tenant's if the agent has none of its own, and gives it to
-// a function. The value is overwritten when the function returns. Its error is returned as it is. That the secret was
-// used is not written down by it: see MarkUsed, which writes to the database and need not be waited for. A secret that is
-// not bound to the destination is refused, whoever asks.
+// a function. The value is overwritten when the function returns. Its error is returned as it is. The use is not recorded
+// here: see MarkUsed, which writes to the database and need not be waited for. A secret that is not bound to the destination
+// is refused, for every caller.
 func (v *Vault) UseSecret(ctx context.Context, n SecretName, to Destination, use func(secret.Value) error) error {
 	if err := n.check(); err != nil {
 		return err

@@ -1,6 +1,6 @@
 // Package vault keeps logins of sites and API credentials encrypted in the database, with a key that is not in it.
 //
-// What is promised:
+// It promises:
 //
 //   - A database without the key file opens nothing, and neither does a key file without the database.
 //   - An entry opens only in its own place: what it is bound to (tenant, kind, name, row, form) is authenticated, so
@@ -81,7 +81,7 @@ type Vault struct {
 	now   func() time.Time
 	room  room
 
-	// writing has room for one: whoever changes rows or the key file. It is in front of the lock between processes,
+	// writing is held by the goroutine that changes rows or the key file. It is taken before the lock between processes,
 	// so that goroutines wait without polling.
 	writing chan struct{}
 

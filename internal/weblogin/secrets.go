@@ -21,7 +21,7 @@ const (
 	maxNested = 4
 )
 
-// Secrets are copies of what nobody may be shown of a login: the values of cookies, those of localStorage up to 4 KiB, and
+// Secrets are copies of the secret parts of a login: the values of cookies, those of localStorage up to 4 KiB, and
 // within longer ones, within JSON and within databases what looks like a token. They are for looking for them; the caller wipes them.
 //
 // Pages store much that is no secret and that they show: a whole list that a page has stored is nothing that anybody would

@@ -25,7 +25,7 @@ type Order struct {
 // Admitted is the answer to an order.
 type Admitted struct{ Error string }
 
-// What an agent can be told to do.
+// The commands that an agent understands.
 const (
 	Request    = "request" // make an HTTP request, through the proxy where Proxy is set
 	Connect    = "connect" // be an MCP client at URL

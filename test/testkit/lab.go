@@ -129,7 +129,7 @@ const sent = document.querySelector('#sent').textContent
 localStorage.setItem('sent', sent); sessionStorage.setItem('sent', sent); history.pushState({sent}, '')
 document.title = 'kept'</script>`, r.Header.Get("Cookie")))(w, r)
 	})
-	// What repeats the cookies, and behind them a text that is nobody's: as a text, as a page and in messages.
+	// These paths repeat the cookies and a text that is no secret behind them: as a text, as a page and in messages.
 	mux.HandleFunc("GET /repeated", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, r.Header.Get("Cookie"), "; text=", r.FormValue("text"))
 	})

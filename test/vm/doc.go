@@ -2,6 +2,6 @@
 // which nothing is installed but what Debian itself needs. The package is installed there as users do it, and the guest
 // is started anew, and its power cut.
 //
-// What is promised: a guest has no network but its own; nothing of it is left on the host but images, which are made
+// It promises: a guest has no network but its own; nothing of it is left on the host but images, which are made
 // once and kept in /var/cache/clawjail-test by the digest of what they are made of.
 package vm

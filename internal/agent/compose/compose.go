@@ -2,8 +2,8 @@
 // in the same way, for machines on which the engine is to be left to its own tool.
 //
 // It decides nothing: what an agent means is package clawbots', and how its jail is confined is jail.ProfileFor's. The head of the file
-// lists what docker-compose cannot do: nobody compares the containers with what was declared, tokens are put where they belong
-// by hand, and the rules of agents are made by hand as well. Versions 1.29 and 2 of docker-compose take the file.
+// lists what docker-compose cannot do: it does not compare the containers with what was declared, and the operator puts tokens
+// in place and makes the rules of agents by hand. Versions 1.29 and 2 of docker-compose take the file.
 package compose
 
 import (
@@ -253,7 +253,7 @@ func (o Options) write(out *document, s service) {
 	out.line(2, "ulimits:")
 	out.line(3, "nofile: {soft: "+strconv.Itoa(s.profile.Limits.Files)+", hard: "+strconv.Itoa(s.profile.Limits.Files)+"}")
 	out.line(3, "core: {soft: 1, hard: 1}") // less would let a crash start a program of the host, see linux.CoreLimit
-	// The engine mounts message queues for every container, which nobody declared: an empty folder is mounted over them.
+	// The engine mounts message queues into every container, which were not declared: an empty folder is mounted over them.
 	tmpfs := []string{"/dev/mqueue:ro,noexec,nosuid,nodev,size=4096,mode=555"}
 	for _, t := range s.profile.Tmpfs {
 		if t.Path == "/dev/shm" {

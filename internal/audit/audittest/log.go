@@ -62,7 +62,7 @@ func (l *Log) Last(t testing.TB) Event {
 	return all[len(all)-1]
 }
 
-// add keeps an event. A detail that the log would leave out is a mistake of who writes it.
+// add keeps an event. It panics for a detail that the real log would leave out: the code under test is wrong.
 func (l *Log) add(e Event) {
 	if err := errors.Join(e.Detail.Err(), e.Outcome.Err()); err != nil {
 		panic(err)

@@ -1,5 +1,5 @@
 // Package checkpoint is the signed notes that say how far a node's audit log had come, and the append-only file that
-// keeps them out of reach of whoever can change the log.
+// keeps them out of reach of an attacker who can change the log.
 //
 // The control plane signs, because it knows the log; the host daemon appends, because its file is root's. To rewrite
 // history unseen takes the database, the signing key and root: with less, the notes that were written before the

@@ -28,7 +28,7 @@ type File struct {
 	protected bool
 }
 
-// fileMode lets everybody read the notes: there is no secret in them, and they are of use to whoever verifies.
+// fileMode lets everybody read the notes: there is no secret in them, and any user can verify the log with them.
 const fileMode = 0o644
 
 // OpenFile opens the file, and makes it where it is missing: everybody may read it, and only its owner write. It is
@@ -78,7 +78,7 @@ func OpenFile(path string) (_ *File, err error) {
 // Protected says whether the system refuses to change what is in the file.
 func (f *File) Protected() bool { return f.protected }
 
-// Unprotect makes the file one that can be changed and removed again. It is for whoever removes an installation: an
+// Unprotect makes the file one that can be changed and removed again. Uninstalling needs it: an
 // append-only file cannot be removed, even by root. There is nothing to do where the file is missing or not protected,
 // or where the file system has no such files.
 func Unprotect(path string) error {

@@ -35,7 +35,7 @@ type Key struct {
 }
 
 // LoadKey reads the key of a file, and makes it on the first run: PKCS #8 in PEM, mode 0600, and beside it, with
-// ".pub" behind its name, the public half for whoever verifies. A private key that others may read is refused, and so is
+// ".pub" behind its name, the public half, to verify with. A private key that others may read is refused, and so is
 // a damaged one: neither is overwritten.
 func LoadKey(path string) (*Key, error) {
 	data, err := readPrivate(path)

@@ -25,7 +25,7 @@ const (
 	Link      Why = iota + 1 // it is a symbolic link
 	Irregular                // it is no regular file
 	Shared                   // its mode lets others use it
-	Strange                  // it belongs to somebody else than root and who reads it
+	Strange                  // it belongs neither to root nor to this process's user
 	Large                    // it has more bytes than such a file can have
 )
 
@@ -40,7 +40,7 @@ type Refused struct {
 // Error implements error.
 func (r *Refused) Error() string { return r.Path + " is " + r.What() }
 
-// What is the file in words.
+// What says in words what kind of file it is.
 func (r *Refused) What() string {
 	switch r.Why {
 	case Link:
@@ -53,8 +53,8 @@ func (r *Refused) What() string {
 	return r.Mode.String()
 }
 
-// Read reads a regular file of at most so many bytes, which its owner alone may use, and who is that user, or root, reads it. The
-// error is a [Refused], or the system's.
+// Read reads a regular file of at most the given number of bytes that only its owner may use, which is root or this process's user.
+// The error is a [Refused], or the system's.
 func Read(path string, most int64) (data []byte, info fs.FileInfo, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EMLINK) { // the second is FreeBSD's
@@ -96,7 +96,7 @@ func ownerOf(info fs.FileInfo) int {
 	return -1
 }
 
-// Write gives a file its name when it is whole and on the disk. place is os.Link, which takes nobody's place, or os.Rename.
+// Write gives a file its name when it is whole and on the disk. place is os.Link, which replaces no file, or os.Rename.
 func Write(path string, mode fs.FileMode, data []byte, place func(from, to string) error) (err error) {
 	folder := filepath.Dir(path)
 	f, err := os.CreateTemp(folder, "."+filepath.Base(path)+"-*") // mode 0600

@@ -1,7 +1,7 @@
 // Package pace finds out how slow a machine is now, and has limits of time grow with that, so that they catch what hangs and not
 // what is slow.
 //
-// What is promised: no limit grows by more than [Most], whatever is measured.
+// It promises that no limit grows by more than [Most], whatever is measured.
 package pace
 
 import (
@@ -22,7 +22,7 @@ const (
 // Pace is how many times longer than on an ordinary machine things take. Less than 1 is not measured, and is 1.
 type Pace float64
 
-// Most is the most by which a limit of time grows: nobody waits longer for what hangs.
+// Most is the largest factor by which a limit of time grows, so that no caller waits longer for something that hangs.
 const Most Pace = 12
 
 // Measure is the pace of this machine now, as the start of a program has it: 1 on an ordinary machine, more on one that is emulated

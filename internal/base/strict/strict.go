@@ -78,9 +78,9 @@ func place(body []byte, offset int64) (line, column int) {
 // deepest is how deep a reader of JSON goes. It reads nothing behind that.
 const deepest = 10_000
 
-// Names is how many names of members a reader of a JSON text has in memory at the same time, so that it knows one that is there
-// twice: those of an object, and of all in which it stands. A name takes many times its bytes there. Of a text that is no JSON the
-// answer is that for as far as it can be read, or more.
+// Names is how many names of members a reader of a JSON text has in memory at the same time, so that it finds doubled ones: those of
+// an object, and of all in which it stands. A name takes many times its bytes there. For a text that is no JSON the answer is
+// that of its readable part, or more.
 func Names(text []byte) int {
 	var last []int // of the last object at each depth, which is forgotten when the next one begins
 	depth, now, most := 0, 0, 0

@@ -43,8 +43,8 @@ func (t *Tail) String() string {
 	return string(t.data[t.start:]) + string(t.data[:t.start])
 }
 
-// Lines are the last lines that are not blank, at most so many of at most so many characters. They are safe to show,
-// since what would move a cursor or colour a terminal is replaced.
+// Lines are the last lines that are not blank: up to most lines, each of up to width characters. They are safe to show,
+// since characters that would move a cursor or colour a terminal are replaced.
 func (t *Tail) Lines(most, width int) []string {
 	all := strings.FieldsFunc(strings.ToValidUTF8(t.String(), string(utf8.RuneError)), func(r rune) bool { return r == '\n' || r == '\r' })
 	var out []string

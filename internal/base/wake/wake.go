@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Signal is received by one of those who wait for it. What is sent while nobody receives it is one signal.
+// Signal is received by one of those that wait for it. Signals that are sent while no receiver waits become one.
 type Signal chan struct{}
 
 // New makes a Signal.
@@ -18,7 +18,7 @@ func New() Signal { return make(Signal, 1) }
 func (s Signal) Send() {
 	select {
 	case s <- struct{}{}:
-	default: // there is one that nobody has received
+	default: // one is there that was not received yet
 	}
 }
 

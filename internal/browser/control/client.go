@@ -26,7 +26,7 @@ func MostOf(op browser.Operation) int64 {
 }
 
 // Request makes the request of an operation, or of a pointer to one. base is the address below which the routes are. The
-// caller adds what says who asks. The code of an error is not_found when a name in the operation can be none.
+// caller adds its key. The code of an error is not_found when a name in the operation cannot be one.
 func Request(ctx context.Context, base *url.URL, op browser.Operation) (*http.Request, error) {
 	value := reflect.Indirect(reflect.ValueOf(op))
 	known := false

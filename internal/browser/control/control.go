@@ -2,8 +2,8 @@
 // answer is its result. Both halves are here, so that a server and its clients cannot differ: [Route.Decode] and [Write]
 // are the server's, [Request] and [Read] the client's.
 //
-// It knows addresses and bytes, and nothing of sessions, keys or errors of a server: whoever serves the routes puts them
-// below an address of their own, asks who the caller is, runs the operation and answers what went wrong.
+// It knows addresses and bytes, and nothing of sessions, keys or errors of a server. The server puts the routes below an
+// address of its own, authenticates the caller, runs the operation and answers errors.
 //
 // Requests are read strictly. A body is one JSON object of at most [MaxBody] bytes, without unknown and doubled keys;
 // parameters of the query are those of the route, once each, in the form that [Request] writes; a file is raw bytes, at

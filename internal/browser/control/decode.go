@@ -114,7 +114,7 @@ func (r Route) decodeBody(req *http.Request, op browser.Operation) error {
 	return strict.Object(body, op, Fields)
 }
 
-// read reads at most so many bytes, of a body that may say how many there are.
+// read reads up to most bytes. says is the declared length of the body; negative when there is none.
 func read(from io.Reader, says, most int64) ([]byte, error) {
 	if from == nil {
 		return nil, nil

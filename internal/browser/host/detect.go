@@ -31,7 +31,7 @@ type candidate struct {
 	binaries []string // where the program behind a script is
 }
 
-// candidates are in the order in which they are taken: those that nobody confuses with their own browser come first.
+// candidates are in the order in which they are taken: those that a person does not confuse with their own browser come first.
 func candidates() []candidate {
 	return []candidate{
 		{

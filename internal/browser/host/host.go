@@ -1,8 +1,8 @@
 // Package host keeps the browser of the host: one that belongs to the person at this desktop and looks like it, for
 // agents to use beside the person's own.
 //
-// What it promises: the browser has a data directory of its own, and the person's profiles are never opened. It is
-// spoken to over a pipe, so there is no debugging port, and it ends when this process does, however that ends. Nothing
+// It promises: the browser has a data directory of its own, and the person's profiles are never opened. It is driven
+// over a pipe, so there is no debugging port, and it ends when this process does, however that ends. Nothing
 // is started when the settings say so. Status costs a few file lookups, and looks at no process but the one that was
 // started here.
 //
@@ -59,7 +59,7 @@ type Keeper struct {
 
 	mu      sync.Mutex
 	running *running // nil while there is none
-	last    string   // why the last one is gone, when nobody asked for that
+	last    string   // why the last one is gone, unless it was stopped
 }
 
 // running is a browser that runs.
@@ -210,7 +210,7 @@ func (k *Keeper) watch(r *running) {
 }
 
 // Stop ends the browser: asked to, then told to, then killed. It says whether there was one. With attach_only it refuses:
-// who has started the browser ends it.
+// the person who started the browser ends it.
 func (k *Keeper) Stop(ctx context.Context) (bool, error) {
 	if k.settings.AttachOnly && k.current() != nil {
 		return false, problem.New(problem.BadRequest, "close its window, or end `clawjail browser serve`",

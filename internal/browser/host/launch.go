@@ -23,13 +23,13 @@ const (
 	byFallback = "linux-display-fallback"
 )
 
-// mode is whether the browser has a window, and who decided that.
+// mode is whether the browser has a window, and the source of that decision.
 type mode struct {
 	headless bool
 	source   string
 }
 
-// display says whether windows can be shown. macOS always has a display for whoever is logged in.
+// display says whether windows can be shown. On macOS a logged-in user always has a display.
 func display(e config.Environment) bool {
 	return e.GOOS == "darwin" || e.Getenv("DISPLAY") != "" || e.Getenv("WAYLAND_DISPLAY") != ""
 }

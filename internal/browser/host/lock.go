@@ -27,7 +27,7 @@ type machine struct {
 	PIDs string `json:"pids"`
 }
 
-// owner is who a browser's lock was made by: what is kept about the last browser that was started here.
+// owner is what is kept about the last browser that was started here, which made the lock.
 type owner struct {
 	// Lock is the text of the lock that the browser made.
 	Lock    string  `json:"lock"`

@@ -16,7 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// DataDir is where the browser of a user is kept. It is nobody else's folder, and no other browser's.
+// DataDir is where the browser of a user is kept. No other user and no other browser has this folder.
 func DataDir(e config.Environment) (string, error) {
 	base := e.Getenv("XDG_DATA_HOME")
 	switch {
@@ -102,7 +102,7 @@ func EnsureToken(path string) (Token, error) {
 	var random [32]byte
 	rand.Read(random[:]) // never fails
 	err = keyfile.Write(path, 0o600, []byte(tokenPrefix+hex.EncodeToString(random[:])+"\n"), os.Link)
-	if err != nil && !errors.Is(err, fs.ErrExist) { // whoever comes second takes the token of the first
+	if err != nil && !errors.Is(err, fs.ErrExist) { // of two processes the second takes the token of the first
 		return Token{}, fmt.Errorf("make the token of the host browser: %w", err)
 	}
 	return ReadToken(path)

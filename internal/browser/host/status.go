@@ -38,7 +38,7 @@ type Status struct {
 	HeadlessSource string `json:"headlessSource"`
 	NoSandbox      bool   `json:"noSandbox"`
 	AttachOnly     bool   `json:"attachOnly"`
-	// Ended says how the last browser ended, when nobody had asked it to.
+	// Ended says how the last browser ended, unless it was stopped.
 	Ended string `json:"ended,omitempty"`
 }
 
@@ -69,7 +69,7 @@ func Offline(settings config.HostBrowser, e config.Environment, dir string) Stat
 	return s
 }
 
-// Status says how the browser is doing. It starts nothing, asks the browser nothing, and waits for nobody.
+// Status says how the browser is doing. It starts nothing, asks the browser nothing, and does not block.
 func (k *Keeper) Status() Status {
 	s := Offline(k.settings, k.env, k.dir)
 	s.ServerRunning = true

@@ -123,7 +123,7 @@ func (g *Guard) watch(event *cdp.Message) bool {
 		url := findText(frame, "url")
 		g.at(findText(frame, "id"), url)
 		if privileged(url) {
-			// A frame of the browser's own in the process of the page: whoever has the page has the frame.
+			// A frame of the browser's own is in the process of the page: a client that is attached to the page has the frame, too.
 			g.sever(func(id string, _ attached) bool { return id == event.SessionID })
 		}
 	}
@@ -135,7 +135,7 @@ func (g *Guard) watch(event *cdp.Message) bool {
 	return !g.sessions[event.SessionID].quiet
 }
 
-// at notes an address. Of a target that is or becomes privileged no client has a session.
+// at notes the address of a target. When that is privileged, the client loses its session with the target.
 func (g *Guard) at(target, url string) {
 	if target == "" || url == "" {
 		return

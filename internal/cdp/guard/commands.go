@@ -134,7 +134,7 @@ func (g *Guard) usable(context string) error {
 // webAddress is where a held request may go instead.
 func webAddress(value jsontext.Value) (jsontext.Value, error) { return address(value, "http", "https") }
 
-// pageAddress is where a page may go. data: and blob: are made by whoever drives the page, and about:blank is nothing.
+// pageAddress accepts the addresses that a page may go to. data: and blob: hold only what the client gives, and about:blank nothing.
 func pageAddress(value jsontext.Value) (jsontext.Value, error) {
 	return address(value, "http", "https", "data", "blob", "about")
 }

@@ -86,7 +86,7 @@ func browserDownloads(g *Guard, m *cdp.Message) (jsontext.Value, error) {
 }
 
 // downloads puts all downloads into the session's folder, under names that the browser makes up: the client is told the
-// name that the site wanted. A client may refuse those of a context of its own, and nobody else's.
+// name that the site wanted. A client may refuse those of contexts of its own only.
 func (g *Guard) downloads(params jsontext.Value, others shape) (jsontext.Value, error) {
 	context := findText(params, "browserContextId")
 	denied := g.options.DownloadsPath == "" ||

@@ -4,11 +4,11 @@
 // verdicts.tsv says otherwise: one row for each command and event of the protocol, with a verdict for clean sessions, a
 // verdict for operator sessions, and the reason.
 //
-// What is promised:
+// It promises:
 //
 //   - In an operator session no message of the protocol gives the client the cookies of the jar or the headers that
-//     carry them, in a reply or in an event. What JavaScript of the page can read is not covered: whoever may evaluate
-//     has it. The scrub of literal values catches accidents with those, and no more.
+//     carry them, in a reply or in an event. This does not cover what JavaScript of the page can read: a client that may
+//     evaluate scripts has that. The scrub of literal values catches accidents with those, and no more.
 //   - In both kinds of session a client reads and writes no file except by name among the session's own, opens no
 //     listener, sets no proxy, attaches to nothing but pages, their frames and workers, and sees no other client's
 //     contexts.
@@ -57,8 +57,8 @@ type Options struct {
 	File func(name string) (path string, ok bool)
 	// Scrub has values that are replaced wherever they appear literally. Nil: none.
 	Scrub *redact.Values
-	// Dialogs is told that the client answers the dialogs of a page, until it calls release. Nil: nobody is told. Neither may
-	// wait.
+	// Dialogs is called when the client begins to answer the dialogs of a page, and release when it ends. Dialogs may be nil.
+	// Neither may wait.
 	Dialogs func(page string) (release func())
 	// Refused hears of every refusal. It must not wait. The method is cut to a length that is fit for a log.
 	Refused func(method string, reason string)

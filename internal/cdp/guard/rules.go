@@ -24,7 +24,7 @@ const (
 	deny    verdict = "deny"    // a command is refused
 	rewrite verdict = "rewrite" // it, or the reply to it, passes changed, when it can be
 	fake    verdict = "fake"    // a command is answered here
-	dropped verdict = "drop"    // an event goes to nobody
+	dropped verdict = "drop"    // the client does not get the event
 )
 
 // row is one line of the table.
@@ -82,7 +82,7 @@ type commandRule struct {
 	command func(g *Guard, m *cdp.Message) (jsontext.Value, error)
 	// reply changes the result of a command that was sent. Nil: it passes.
 	reply func(g *Guard, m *cdp.Message, result jsontext.Value) (jsontext.Value, error)
-	// failed hears that the browser refused the command. Nil: nobody cares.
+	// failed is called when the browser has refused the command. It may be nil.
 	failed func(g *Guard)
 }
 

@@ -40,7 +40,7 @@ func (g *Guard) visible(info jsontext.Value) bool {
 	return true
 }
 
-// foreign says whether a context is another client's, or one that nobody may know of.
+// foreign says whether a context is another client's, or one that clients may not know of.
 func (g *Guard) foreign(context string) bool {
 	return g.options.Registry.foreign(g, context) || g.options.Hidden != nil && g.options.Hidden(context)
 }

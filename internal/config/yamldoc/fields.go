@@ -7,7 +7,7 @@ import (
 )
 
 // ReadFunc reads one value into what its first argument points at: a field of a struct, or an item of its list. tags are those
-// of the field. What it leaves there when it fails is dropped.
+// of the field. When it fails, the caller drops the value.
 type ReadFunc func(into any, tags reflect.StructTag, v Value) error
 
 // Struct reads the keys of a struct. The tag yaml of a field is its key, or else the name in its tag json; - is none. Options

@@ -28,7 +28,7 @@ func Set(data []byte, value string, path ...string) ([]byte, error) {
 	if !ok {
 		return nil, cannotSet(path)
 	}
-	// The meanings of both texts are compared, so that no way of writing YAML leads to a change that nobody asked for.
+	// The meanings of both texts are compared, so that no way of writing YAML leads to another change than the one asked for.
 	after := d.parse(out)
 	if d.Err() != nil {
 		return nil, cannotSet(path)

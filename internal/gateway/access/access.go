@@ -1,6 +1,6 @@
-// Package access is what the surfaces of the gateway that use credentials have in common: who may come in, how a URL and
-// a method become ones that cannot be misread, how a secret goes into a request once it may, and how long a client is
-// waited for.
+// Package access is what the surfaces of the gateway that use credentials share: it admits agents, makes a URL and a
+// method such that they cannot be misread, puts a secret into a request that is allowed, and bounds how long a client may
+// take.
 package access
 
 import (
@@ -72,14 +72,14 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Who is a caller of the gateway as package egress knows it.
+// Who converts a caller of the gateway to the type of package egress.
 func Who(c gateway.Caller) egress.Who {
 	return egress.Who{Tenant: c.Tenant, Agent: c.Agent, Session: c.Session, Opener: c.Opener, Base: c.Policy, Confined: c.Confined}
 }
 
 // Admit returns the agent whose jail a request came from. Web pages are kept out: a page that a browser in the jail
-// shows is not the agent. What is left is a browser that the agent has told to call itself otherwise: a page in it can have GET
-// requests made, of which it sees no answer.
+// shows is not the agent. One case remains: in a browser that the agent has given another User-Agent, a page can make GET
+// requests, whose answers it does not see.
 func Admit(r *http.Request) (gateway.Caller, *problem.Error) {
 	c := gateway.CallerOf(r.Context())
 	if c.Agent == "" {
@@ -88,7 +88,7 @@ func Admit(r *http.Request) (gateway.Caller, *problem.Error) {
 	switch {
 	case !sameOrigin(r):
 		return c, problem.New(problem.Forbidden, "Call the gateway from a program, not from a web page.", "requests of web pages are refused")
-	case c.Jail != "" && ofPage(r): // who is in no jail has shown a token, which no page has
+	case c.Jail != "" && ofPage(r): // a caller outside of a jail has shown a token, which no page has
 		return c, problem.New(problem.Forbidden, "A program sets a User-Agent of its own, and neither a Referer of another host nor Upgrade-Insecure-Requests.",
 			"the request looks like one of a browser, for a web page")
 	}
@@ -123,7 +123,7 @@ func ofPage(r *http.Request) bool {
 		strings.HasPrefix(name, "Mozilla/") && (strings.Contains(name, "AppleWebKit/") || strings.Contains(name, "Gecko/"))
 }
 
-// Sandbox makes a browser show an answer as a page of nobody: it runs no script, and is not of the gateway's origin.
+// Sandbox makes a browser show an answer as a page with an opaque origin: it runs no script, and is not of the gateway's origin.
 func Sandbox(h http.Header) {
 	h.Add("Content-Security-Policy", "sandbox")
 	h.Set("X-Content-Type-Options", "nosniff")

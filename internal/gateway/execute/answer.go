@@ -107,7 +107,7 @@ func writeText(out *bufio.Writer, text []byte) {
 	_ = out.WriteByte('"')
 }
 
-// headers are those of the upstream's answer. Cookies are left out: one that a service gives to whoever has the credential
+// headers are those of the upstream's answer. Cookies are left out: one that a service gives to the holder of the credential
 // is as good as the credential.
 func headers(resp *http.Response) map[string]string {
 	all := resp.Header.Clone()

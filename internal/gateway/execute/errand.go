@@ -111,7 +111,7 @@ func (e *errand) send() (*http.Response, *problem.Error) {
 }
 
 // carries says whether the credential may go with the next hop: to the origin of its service, as a tool that names the
-// service allows. Whatever else the agent's tools allow goes without it.
+// service allows. Other hops that the agent's tools allow go without it.
 func (e *errand) carries() bool {
 	if e.named == nil || !access.SameOrigin(e.url, e.origin) {
 		return false

@@ -4,7 +4,7 @@
 // credential of that service, nothing is looked up, resolved or dialled. Redirects are followed hop by hop, each under
 // the same rules, and the credential stays with the origin that it is for.
 //
-// Whatever the upstream answers is an answer with the status 200 of the gateway, and the upstream's status in it. Every
+// Any answer of the upstream becomes an answer of the gateway with the status 200, and the upstream's status in it. Every
 // other status is the gateway's own refusal, a problem with the header Clawjail-Refusal.
 //
 // The names statusCode, authType and authParamName are those of programs written for HermitClaw.

@@ -10,7 +10,7 @@ import (
 )
 
 // Bounds of what requests and answers under way may hold, in bytes: those of all agents, and those of one; a tenant has its share.
-// Of a byte that was read there are up to copies at once: it is decoded, and encoded again.
+// Each byte that was read is there up to copies times at once: it is decoded, and encoded again.
 const (
 	mostHeld        = 512 << 20
 	mostHeldByAgent = 128 << 20

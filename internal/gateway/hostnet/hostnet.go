@@ -2,7 +2,7 @@
 // The gateway asks before every connection, because a public address can be inside too.
 //
 // The kernel is the only source: [Networks.Now] is as current as the kernel's own tables, also a moment after an address
-// was added. It returns nil when they cannot be had, and netguard then lets nobody out.
+// was added. It returns nil when they cannot be had, and netguard then lets no connection out.
 //
 // Counted are, of the network namespace that the gateway dials from, whatever interface and routing table they are in:
 //

@@ -153,7 +153,7 @@ func (r *rtnetlink) dumpOnce(kind uint16, take func([]byte) error) (whole bool, 
 		}
 		for _, m := range messages {
 			if m.Header.Seq != r.sequence {
-				continue // the rest of a list that nobody reads any more
+				continue // the rest of a list that was given up
 			}
 			if m.Header.Flags&unix.NLM_F_DUMP_INTR != 0 {
 				whole = false

@@ -23,7 +23,7 @@ import (
 const storeAgain = "Do not retry: the operator has to store the secret again, exactly as the service gave it, without line ends or blanks around it."
 
 // Into puts a credential into r. It returns what the answer must not have in it: the value, and every other text that
-// was made of it. The header and the URL of r are replaced by copies, so that whoever shares them sees no credential.
+// was made of it. The header and the URL of r are replaced by copies, so that code that shares them sees no credential.
 //
 // The codes of its errors are bad_secret, for a value that cannot be sent or scrubbed, and bad_request, for an
 // injection that makes no sense. r has no credential then, neither ours nor the client's.

@@ -78,7 +78,7 @@ func reservation(e endpoint, a ask, p egress.Provider) egress.Tokens {
 	return dearest
 }
 
-// A write to a cache costs so many times the price of input with Anthropic's wire.
+// With Anthropic's wire a write to a cache costs a multiple of the price of input.
 const (
 	cacheWriteTimes     = 1.25
 	cacheWriteHourTimes = 2

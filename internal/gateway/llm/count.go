@@ -171,7 +171,7 @@ func (c *counter) usage() (u amounts, said bool) {
 	return u, s.said
 }
 
-// guess is the output when nobody says: a token per event, or per four bytes of text.
+// guess is the output when the provider does not say: a token per event, or per four bytes of text.
 func (c *counter) guess() int64 { return max(c.dataEvents, (c.scan.textBytes+3)/4) }
 
 // key is a member's name that means something here.

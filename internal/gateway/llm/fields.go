@@ -11,8 +11,8 @@ var fieldsText string
 // fields are the members of objects that are known, by the name of the object.
 type fields map[string]*fieldsOf
 
-// fieldsOf are the members of one object, with what they are, and its types, with what has to be allowed for them. Of an object
-// without types the type makes no difference.
+// fieldsOf are the members of one object, with what they are, and its types, with what has to be allowed for them. In an object
+// without types the member "type" makes no difference.
 type fieldsOf struct{ members, types map[string]string }
 
 // readFields reads fields.txt, which says what the words in it mean.

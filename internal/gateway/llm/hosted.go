@@ -99,7 +99,7 @@ func (w *hosted) need(name string) *problem.Error {
 		"the provider would do this by itself, bypassing the rules of this agent, and %s is not allowed for it", name)
 }
 
-// needUnknown refuses a member, or a type, that nobody has decided about.
+// needUnknown refuses a member, or a type, that is in no table.
 func (w *hosted) needUnknown(what, name string) *problem.Error {
 	name = cmp.Or(hostedName(name), "_")
 	if w.allows(name) {
@@ -172,7 +172,7 @@ func (w *hosted) value(d *jsontext.Decoder, o *object, key, is string, depth int
 		if err := d.SkipValue(); err != nil || kind == 'f' {
 			return skip(jsontext.Token{}, err)
 		}
-		return w.need(is[1:]) // what it has in it is for whom it is allowed to ask
+		return w.need(is[1:]) // its members are not checked: the tool as a whole has to be allowed
 	case is == fieldID:
 		if err := d.SkipValue(); err != nil {
 			return badSyntax(err)

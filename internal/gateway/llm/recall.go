@@ -200,9 +200,9 @@ func (t *turn) text(text []byte) sum {
 	return s
 }
 
-// resolve puts what the agent got in place of what refers to it, and leaves out reasoning that the provider has not kept and
-// nobody can read. A reference to anything else stays as it is, and the next check of the body refuses it. hold takes memory for a
-// body other than the one that came, before there is one.
+// resolve replaces references to earlier answers by the items that the agent got, and leaves out reasoning that has no content
+// and that the provider has not kept. Any other reference stays as it is, and the next check of the body refuses it. hold takes
+// memory for a changed body before it is made.
 func (t *turn) resolve(body []byte, hold func(int64) *problem.Error) ([]byte, *problem.Error) {
 	var items []jsontext.Value
 	input, _, said := member(body, "input")
@@ -301,7 +301,7 @@ func withItems(out, body []byte, items []jsontext.Value, follows bool) []byte {
 	return append(out, '}')
 }
 
-// item is what goes on of one item: nil for reasoning that nobody can read any more. looked is how much of the memory was read.
+// item returns what is sent for an item: nil for reasoning without content that is not remembered. looked counts remembered bytes.
 func (t *turn) item(item jsontext.Value, shape *shape) (out jsontext.Value, looked int, changed bool) {
 	refers := shape.refers()
 	if !refers && !shape.bare() {

@@ -139,7 +139,7 @@ func badSyntax(err error) *problem.Error {
 	if errors.Is(err, jsontext.ErrDuplicateName) {
 		return badBody("a key is there twice")
 	}
-	// The decoder's own error may quote the input; it is for nobody.
+	// The decoder's own error may quote the input, so it is dropped.
 	return badBody("it is not valid JSON in UTF-8")
 }
 

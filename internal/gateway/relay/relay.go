@@ -196,8 +196,8 @@ func (l *Listener) introduce(c net.Conn) {
 	_ = c.Close() // nothing was promised
 }
 
-// strangers are the connections that introduce themselves. Whoever reaches the listener can be one: one too many closes the oldest of
-// the address that has most, so that who says nothing keeps no relay out, which needs milliseconds.
+// strangers are the connections that have not yet introduced themselves. Any host that reaches the listener can open one. One too many
+// closes the oldest of the address that has most, so that silent connections keep no relay out: a relay needs milliseconds.
 type strangers struct {
 	most int
 

@@ -51,8 +51,8 @@ func codingsOf(resp *http.Response) ([]string, error) {
 	return out, nil
 }
 
-// undeclared refuses a body that is compressed once more than its header says: who undoes it by its look would find
-// what nobody has looked through. A body whose header says nothing may be a file.
+// undeclared refuses a body that is compressed once more than its header says: a client that recognises and undoes that
+// would get text that was not scrubbed. A body whose header says nothing may be a file.
 type undeclared struct {
 	src     *bufio.Reader
 	started bool

@@ -18,7 +18,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// DefaultMaxDecoded is what a compressed body may become, in bytes, when nobody says.
+// DefaultMaxDecoded is what a compressed body may become by default, in bytes.
 const DefaultMaxDecoded = 256 << 20
 
 // Options are the settings of a service.

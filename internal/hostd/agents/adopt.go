@@ -134,7 +134,7 @@ func (k *Keeper) destroy(ctx context.Context, name jail.Name) error {
 	return m.Destroy(ctx, name)
 }
 
-// sweep ends jails that nobody declared, now and then.
+// sweep ends undeclared jails, now and then.
 func (k *Keeper) sweep() {
 	tick := time.NewTicker(k.SweepEvery)
 	defer tick.Stop()

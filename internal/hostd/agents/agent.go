@@ -40,7 +40,7 @@ type agent struct {
 	seq      uint64        // raised with everything that is wanted
 	settled  uint64        // of it, what was acted upon
 	outcome  error         // of that
-	news     chan struct{} // closed with the next outcome; nil when nobody waits
+	news     chan struct{} // closed with the next outcome; nil when no call waits
 	cancel   context.CancelFunc
 
 	// The fields below are the goroutine's own.
@@ -312,6 +312,6 @@ func (a *agent) hasToken() (bool, error) {
 func (a *agent) report() jail.KeptStatus {
 	s := a.status
 	s.Kept = a.declared.Kept
-	s.Spec.HomeFiles = nil // of no use to whoever lists
+	s.Spec.HomeFiles = nil // a listing does not need them
 	return s
 }

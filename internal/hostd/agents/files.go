@@ -297,8 +297,8 @@ func (f *files) remove(name string) error {
 	return nil
 }
 
-// write replaces a file: whoever reads sees the one before or this one, whenever the process is killed, and with sync
-// whenever the host is.
+// write replaces a file atomically: a reader sees the one before or this one, also when the process is killed, and with sync
+// also when the host goes down.
 func (f *files) write(name string, data []byte, sync bool) (err error) {
 	temp := fmt.Sprintf(".%s.%d%s", name, f.seq.Add(1), tempSuffix)
 	defer func() {

@@ -6,7 +6,7 @@
 // /state, the log and the token go on. The token is put into the jail only after the jail was seen to be confined as
 // declared.
 //
-// Whatever is killed, and whenever: what is declared comes to be, once, and what nobody declared is ended.
+// It promises: whichever process is killed, and whenever, each declared agent gets one jail, and a jail without a declaration is ended.
 package agents
 
 import (
@@ -62,7 +62,7 @@ type Options struct {
 	FirstPause, LongestPause, Steady time.Duration
 	// StartLimit bounds one start. Default 1 min.
 	StartLimit time.Duration
-	// SweepEvery is how often jails are looked for that nobody declared. Default 1 min.
+	// SweepEvery is how often undeclared jails are looked for. Default 1 min.
 	SweepEvery time.Duration
 }
 
@@ -115,7 +115,7 @@ type Keeper struct {
 	mu      sync.Mutex
 	agents  map[string]*agent // by key
 	version uint64            // of the listing
-	news    chan struct{}     // closed with the next version; nil when nobody waits
+	news    chan struct{}     // closed with the next version; nil when no call waits
 	closed  bool
 
 	reading sync.Mutex // held while the folder is read

@@ -65,7 +65,7 @@ func (o *Options) Validate() error {
 // The pipes of a jail.
 const (
 	pipeIn, pipeOut, pipeErr = "in", "out", "err"
-	// pipeSize is how much a jail can print while nobody reads, where the kernel allows it.
+	// pipeSize is how much a jail can print while the pipe is not read, where the kernel allows it.
 	pipeSize = 256 << 10
 )
 
@@ -116,7 +116,7 @@ func (c *Console) Close() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for key, l := range c.logs { // of writers, which nobody closes
+	for key, l := range c.logs { // of writers that were not closed
 		errs = append(errs, l.close())
 		delete(c.logs, key)
 	}
@@ -205,7 +205,7 @@ func (c *Console) begin(name jail.Name, a jail.Agent) (err error) {
 	return nil
 }
 
-// pump moves what comes until nobody can write any more, or it is interrupted.
+// pump moves what comes until all writers have closed the pipe, or it is interrupted.
 func (c *Console) pump(name jail.Name, from *os.File, to logFile) {
 	defer from.Close() // only read from
 	err := to.Drain(from)

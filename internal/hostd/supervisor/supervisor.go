@@ -1,7 +1,7 @@
 // Package supervisor is `clawjail up`: it makes the user of the control plane where it is missing, starts the host
 // daemon and the control plane as processes of their own, starts again what dies, and ends both in their order.
 //
-// What it promises:
+// It promises:
 //
 //   - The control plane starts when the host daemon answers, and ends before it, so that it can close what it has.
 //   - A process that dies is started again, after a pause that grows. One that dies again and again is given up with

@@ -345,7 +345,7 @@ func (u *Uninstalled) configuration(o UninstallOptions) error {
 	return u.folder(o, dir, foreign)
 }
 
-// account removes the user of the control plane, if clawjail made it and nobody else runs as it.
+// account removes the user of the control plane, if clawjail made it and no process runs as it.
 func (u *Uninstalled) account(ctx context.Context, o UninstallOptions) error {
 	c := o.Host.Config
 	made, err := madeAccount(c.User, hostd.ControlDir(c), c.DataDir)

@@ -35,7 +35,7 @@ type UpOptions struct {
 	Stdout     io.Writer // for people: where things are, what to do next
 	Stderr     io.Writer // for the lines of both halves
 	Log        *slog.Logger
-	// ConsoleLink makes a link that signs in to the console, for who has started this. May be nil.
+	// ConsoleLink makes a link that signs the person who has started this in to the console. May be nil.
 	ConsoleLink func(ctx context.Context) (string, error)
 	// Prepare makes what jails are made of, before anything is started: when it fails, nothing is. May be nil.
 	Prepare func(ctx context.Context) error
@@ -110,7 +110,7 @@ func Up(ctx context.Context, o UpOptions) error {
 		},
 	})
 	if err != nil {
-		// A host daemon that was given up has left its jails, and nobody would end them at their wall clock.
+		// A host daemon that was given up has left its jails, which would run on beyond their wall clock.
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), hostGrace)
 		defer cancel()
 		// A conflict is another host daemon of this installation: the jails are its.

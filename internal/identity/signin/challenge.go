@@ -39,7 +39,7 @@ func newChallenges(tag string) *challenges {
 	return c
 }
 
-// A challenge is its purpose, when it expires (in seconds since 1970), the tag of who has made it, a nonce, the handle of the owner, and a MAC.
+// A challenge is its purpose, when it expires (in seconds since 1970), the tag of its maker, a nonce, the handle of the owner, and a MAC.
 const (
 	tagAt         = 1 + 8
 	tagSize       = 5
@@ -61,7 +61,7 @@ func (c *challenges) issue(p purpose, who, origin string, handle []byte, now tim
 	return append(challenge, c.mac(challenge, who, origin)...)
 }
 
-// MakerOf is an id that begins with the tag of who has made a challenge, as the code of a link does; empty for what is no challenge.
+// MakerOf is an id that begins with the tag of a challenge's maker, as the code of a link does; empty for what is no challenge.
 func MakerOf(challenge string) string {
 	raw, err := base64.RawURLEncoding.DecodeString(challenge)
 	if err != nil || len(raw) != challengeSize {

@@ -36,7 +36,7 @@ func (s *Service) WithKey(ctx context.Context, key string, from From) (cookie st
 	return s.enter(ctx, p, methodKey, from, nil)
 }
 
-// enter signs a principal in who has shown who they are. before is done first, as part of it.
+// enter signs an authenticated principal in. before is done first, as part of it.
 func (s *Service) enter(ctx context.Context, p identity.Principal, method string, from From, before func() error) (cookie string, in SignIn, err error) {
 	if p.Kind == identity.KindAgent {
 		return "", SignIn{}, s.refuse(method, p, from, agentsHaveNone())
@@ -69,7 +69,7 @@ func (s *Service) enter(ctx context.Context, p identity.Principal, method string
 	return cookie, s.shown(row, p, true), nil
 }
 
-// refuse writes down that somebody was not signed in. p is the zero Principal when nobody knows who it was.
+// refuse records that a sign-in was refused. p is the zero Principal when the person is not known.
 func (s *Service) refuse(method string, p identity.Principal, from From, err error) error {
 	e := audit.Event{Action: string(identity.SignIn), Tenant: p.Tenant, Detail: identity.Detail(map[string]string{"method": method, "reason": problem.CodeOf(err), "remote": identity.Address(from.Remote)})}
 	if p.Kind != "" {
@@ -99,7 +99,7 @@ func (s *Service) end(row store.SignIn) time.Time {
 	return row.ExpiresAt
 }
 
-// plain is a text of somebody else's in one line, with so many letters at most.
+// plain makes one line of a text that a client sent, cut to most characters.
 func plain(text string, most int) string {
 	return texts.Fit(strings.TrimSpace(texts.Printable(strings.ToValidUTF8(text, ""), -1)), most)
 }

@@ -61,7 +61,7 @@ func (s *Service) WithLink(ctx context.Context, code string, from From) (cookie 
 	return s.enter(ctx, p, methodLink, from, nil)
 }
 
-// links are those that nobody has used, by their hashes.
+// links are the unused ones, by their hashes.
 type links struct {
 	mu     sync.Mutex
 	unused map[[sha256.Size]byte]link
@@ -93,7 +93,7 @@ func (l *links) add(sum [sha256.Size]byte, one link) {
 	l.unused[sum] = one
 }
 
-// take finds one, and makes sure that nobody else does.
+// take finds one and removes it, so that no other call finds it.
 func (l *links) take(sum [sha256.Size]byte) (link, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

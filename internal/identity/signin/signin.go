@@ -1,10 +1,10 @@
 // Package signin signs people in to the console and knows them by their cookies.
 //
 // A person signs in with a key, with a link that is good once, or with a passkey (WebAuthn). They get 256 random
-// bits in a cookie; the store has their SHA-256. A sign-in ends when nobody used it for its idle time, after its life,
-// when it is ended, and with the key or the operator it stands for: who it is is looked up at every request.
+// bits in a cookie; the store has their SHA-256. A sign-in ends when it was not used for its idle time, after its life,
+// when it is ended, and with the key or the operator it stands for, which is looked up at every request.
 //
-// A view that stays open without a click counts as use: whoever watches a browser is not signed out while they do.
+// A view that stays open without a click counts as use: a person who watches a browser is not signed out meanwhile.
 //
 // A passkey is its owner's as a key is: it ends with the operator, also when the operator is given a new key, and with
 // the admin key that was there when it was added. Links, and what is under way with a passkey, are kept in memory: a
@@ -34,7 +34,7 @@ type From struct {
 	Remote    netip.Addr
 	UserAgent string // shortened, for people to recognise it
 	// Origin is that of the console as the browser has it: http://localhost:18780. Passkeys belong to its host, and all of
-	// its ports have them: who fills this in makes sure that the port is the console's. Without it there are no passkeys.
+	// its ports have them: the caller makes sure that the port is the console's. Without it there are no passkeys.
 	Origin string
 }
 
@@ -73,7 +73,7 @@ type Passkey struct {
 	UsedAt    time.Time `json:"used_at,omitzero"`
 }
 
-// Store is what is kept of who is signed in.
+// Store keeps sign-ins and passkeys, and knows operators.
 type Store interface {
 	store.SignIns
 	store.Passkeys

@@ -16,7 +16,7 @@ import (
 // writtenEvery is how exactly the store knows when a sign-in was used: a write for each request would be too much.
 const writtenEvery = time.Minute
 
-// Who is the person behind a cookie. The call counts as use. The code is unauthorized when the cookie is not good, or not any more.
+// Who returns the person behind a cookie. The call counts as use. The code is unauthorized for an unknown or expired cookie.
 func (s *Service) Who(ctx context.Context, cookie string) (identity.Principal, SignIn, error) {
 	sum, ok := hashOf(PrefixCookie, cookie)
 	if !ok {
@@ -65,7 +65,7 @@ func (s *Service) use(ctx context.Context, row store.SignIn) error {
 	if err := s.o.Store.TouchSignIn(ctx, row.ID, now); notThere(err) {
 		return notSignedIn() // it was ended at the same moment
 	}
-	// Any other failure only makes a restart believe that nobody was here: this process knows better.
+	// Any other failure only loses the time of this use after a restart: this process has it in memory.
 	return nil
 }
 

@@ -1,4 +1,4 @@
-// Package freeport finds a port for a program that is started later, and that nobody can hand a listener to.
+// Package freeport finds a port for a program that is started later, and that cannot be handed a listener.
 package freeport
 
 import (
@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// The ports are below those that Linux gives to connections and to who listens without saying where, 32768 and up: until
+// The ports are below those that Linux gives to connections and to listeners on port 0, 32768 and up: until
 // the program has started, none of these gets its port.
 const (
 	lowest = 20_000

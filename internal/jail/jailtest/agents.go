@@ -332,7 +332,7 @@ func (s Agents) join(t *testing.T, name jail.Name, p jail.Program) joined {
 		t.Fatal(err1, err2)
 	}
 	x, err := s.Maker.Exec(t.Context(), name, p, [3]*os.File{inRead, outWrite, outWrite})
-	_, _ = inRead.Close(), outWrite.Close() // the program has them, or nobody
+	_, _ = inRead.Close(), outWrite.Close() // the program has its own copies
 	if err != nil {
 		_, _ = inWrite.Close(), outRead.Close()
 		t.Fatalf("join: %v", err)

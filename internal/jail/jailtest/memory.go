@@ -49,7 +49,7 @@ func NewHost() *Host {
 		tokens: map[jail.Name]string{}, states: map[string]int64{}, Templates: []string{"tiny"}}
 }
 
-// Plant puts something on the host that nobody will remove but a reaper.
+// Plant puts something on the host that only a reaper will remove.
 func (h *Host) Plant(t jail.HostResource) { h.set(t, true) }
 
 // Take removes something that somebody still needs.

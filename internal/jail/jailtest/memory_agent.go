@@ -98,7 +98,7 @@ func (r runtime) Exec(_ context.Context, _ jail.Placement, _ jail.Process, prog 
 	go func() {
 		defer close(x.done)
 		err := cmd.Wait()
-		_ = syscall.Kill(-x.pid, syscall.SIGKILL) // whoever is left of its group; mostly nobody
+		_ = syscall.Kill(-x.pid, syscall.SIGKILL) // what is left of its group; mostly nothing
 		x.exit = jail.Exit{Code: cmd.ProcessState.ExitCode(), Cause: jail.CauseExited, At: time.Now()}
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {

@@ -72,7 +72,7 @@ func (d *Driver) claim(ctx context.Context, _ *jail.Entry, m *making) error {
 		deadline["shutdownTime"] = d.o.Now().Add(m.spec.Limits.WallClock + d.o.Grace).UTC().Format(time.RFC3339)
 	}
 	deadline["shutdownPolicy"] = "Delete"
-	// What was sent is not taken back by who does not wait any more: the claim would be made after it was looked for.
+	// The request does not end with its caller: the claim could be made all the same, after the driver has looked for it.
 	ctx = context.WithoutCancel(ctx)
 	d.followed.expect(string(m.name))
 	var made struct {
@@ -112,7 +112,7 @@ const tokenLife = 10 * time.Minute
 // readyLimit is how long a pod may be there before it is ready. It ends by itself long before that.
 const readyLimit = time.Hour
 
-// podTemplate is the pod of a jail. What is in it is the same for all jails alike: pods are made before anybody wants them.
+// podTemplate is the pod of a jail. It depends only on what jails of one pool share: pods are made before there is a jail.
 func (d *Driver) podTemplate(spec jail.Spec) map[string]any {
 	profile := ProfileFor(spec)
 	type object = map[string]any
@@ -181,7 +181,7 @@ func (d *Driver) podTemplate(spec jail.Spec) map[string]any {
 		pod["initContainers"] = before
 	}
 	if persistent(spec) {
-		// What a new volume has is root's; with this it can be written by the pod's group.
+		// Files of a new volume belong to root. With this the pod's group can write to them.
 		context := pod["securityContext"].(object)
 		context["fsGroup"], context["fsGroupChangePolicy"] = jail.AgentUID, "OnRootMismatch"
 	}

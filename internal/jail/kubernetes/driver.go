@@ -24,7 +24,7 @@ import (
 type Options struct {
 	API          *API
 	Installation jail.Installation
-	// Node is the name of this control plane. What it has made is its own to remove.
+	// Node is the name of this control plane, which removes only objects that it has made.
 	Node string
 	// Namespace is where the pods are. Nothing else should be in it, nor pods of another control plane.
 	Namespace string
@@ -53,7 +53,7 @@ type Options struct {
 	Grace time.Duration
 	// Absence is how long a control plane may say nothing before the others have all that it has made deleted. Default 2 min.
 	Absence time.Duration
-	// PoolIdle is how long a pool is there that nobody wants. Default 10 min.
+	// PoolIdle is how long an unused pool is kept. Default 10 min.
 	PoolIdle time.Duration
 	// Journal hears of each jail first and last. Default Unwritten.
 	Journal jail.Journal
@@ -103,10 +103,10 @@ func (o *Options) Validate() error {
 	return bad.Err()
 }
 
-// Driver makes each jail as a pod, by a claim of agent-sandbox. What there is of jails is what the API server knows; this process has besides which of
-// them it owns, and the connections with their pods.
+// Driver makes each jail as a pod, by a claim of agent-sandbox. The API server knows which jails there are; this process knows besides
+// which of them it owns, and has the connections with their pods.
 //
-// All jails end with this process: their connections do. Those that are kept are made anew by whoever keeps them, with the same volumes.
+// All jails end with this process, as their connections do. Jails of agents are made anew by their keeper, with the same volumes.
 type Driver struct {
 	*jail.Registry
 	o      Options
@@ -184,18 +184,18 @@ func (Unwritten) Load(context.Context) ([]jail.Record, []jail.Name, error) { ret
 // Serve lets pods in, until the listener is closed.
 func (d *Driver) Serve(l net.Listener) { d.server.Serve(l) }
 
-// Close ends the connections, and with them what runs in the pods. The API server is not asked any more: what is left is for the next one to reap.
+// Close ends the connections, and with them what runs in the pods. The next control plane reaps what is left in the cluster.
 func (d *Driver) Close() {
 	d.stop()
 	d.server.Close()
 	d.watchers.Wait()
 }
 
-// Run ends jails whose time is up, or whose owner is gone, and removes what belongs to nobody, until the context ends.
+// Run ends jails whose time is up, or whose owner is gone, and removes objects that belong to no jail, until the context ends.
 func (d *Driver) Run(ctx context.Context) {
 	d.AwaitOwners()
 	every := max(1, int(min(renewEvery, d.o.Absence/3)/time.Second))
-	// What takes long to remove keeps nobody from hearing that this control plane is there.
+	// The lease is renewed also while a removal takes long.
 	var renewing sync.WaitGroup
 	defer renewing.Wait()
 	renewing.Go(func() {
@@ -231,7 +231,7 @@ func (d *Driver) Run(ctx context.Context) {
 	}
 }
 
-// who lets in pods that wait, or that were claimed for a jail of this control plane.
+// who identifies a pod by its token. It accepts pods that wait in a pool, and those that were claimed for a jail of this control plane.
 func (d *Driver) who(ctx context.Context, token string, from netip.Addr) (string, any, error) {
 	id, err := d.o.API.identify(ctx, d.o.Namespace, token, from, func(claim string) string {
 		d.mu.Lock()
@@ -291,7 +291,7 @@ func (d *Driver) arrived(p *shim.Pod) {
 // warmLimit is how long a pod may take to say how it is confined before anybody wants it.
 const warmLimit = time.Minute
 
-// warm looks at a pod before anybody wants it. One that is not as declared never becomes ready, so that nobody gets it.
+// warm looks at a pod of a pool. A pod that is not as declared never becomes ready, so that no jail gets it.
 func (d *Driver) warm(p *pod, spec jail.Spec) {
 	ctx, cancel := context.WithTimeout(d.background, warmLimit)
 	defer cancel()
@@ -400,7 +400,7 @@ func (d *Driver) await(ctx context.Context, e *jail.Entry, m *making) error {
 	return nil
 }
 
-// verify looks at a pod that nobody has looked at.
+// verify looks at a pod that warm has not looked at.
 func (d *Driver) verify(ctx context.Context, _ *jail.Entry, m *making) error {
 	if m.pod.verified {
 		return nil
@@ -429,7 +429,7 @@ func (d *Driver) deliver(ctx context.Context, _ *jail.Entry, m *making) (err err
 	return m.hand(ctx)
 }
 
-// hand gives the jail away. The ends of its program are closed when nobody takes it.
+// hand gives the jail to its caller. The ends of its program are closed when the caller does not take it.
 func (m *making) hand(ctx context.Context) error {
 	err := m.Hand(ctx)
 	if err != nil {

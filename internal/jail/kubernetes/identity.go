@@ -16,20 +16,20 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// Audience is whom the tokens are for that pods show. One for the API server is not let in, and this one is of no use there.
+// Audience is the audience of the tokens that pods show. A token for the API server is refused here, and this one is refused there.
 const Audience = "clawjail-gateway"
 
-// Identity is whose pod has connected.
+// Identity is the pod that has connected, and the Sandbox and claim that it belongs to.
 type Identity struct {
 	Pod     string
 	UID     string // of the pod: another one of the same name has another one
 	Sandbox string
-	// Claim is who has taken the Sandbox. One that nobody has taken waits in a Pool.
+	// Claim is the claim that has taken the Sandbox. A Sandbox that is not taken waits in a Pool.
 	Claim, Pool string
 }
 
-// Identify says whose pod it is that has connected from an address and shows a token. It goes from the token to the pod, to its Sandbox, and to the
-// claim, and each has to say the same as the one before. The code of a refusal is unauthorized.
+// Identify finds the pod that has connected from an address and shows a token. It goes from the token to the pod, to its Sandbox, and to
+// the claim, and each has to say the same as the one before. The code of a refusal is unauthorized.
 func (a *API) Identify(ctx context.Context, namespace, token string, from netip.Addr) (Identity, error) {
 	return a.identify(ctx, namespace, token, from, func(string) string { return "" })
 }

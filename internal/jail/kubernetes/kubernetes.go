@@ -1,7 +1,7 @@
 // Package kubernetes is what clawjail asks of a Kubernetes cluster in which each jail is a pod. The pods are made by the controller of agent-sandbox: a
 // Sandbox has one pod, is made ahead of time by a SandboxWarmPool, and is taken by a SandboxClaim.
 //
-// The API server is asked by HTTP. What it answers is believed; what a pod says of itself is not, but for a token that the API server has signed.
+// The API server is asked by HTTP, and its answers are believed. A pod is believed only what its token says, which the API server has signed.
 package kubernetes
 
 import (
@@ -76,7 +76,7 @@ func NewAPI(a Access) (*API, error) {
 	}
 	client := http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute,
-		// What is watched is heard of for long by a connection that may be cut without a word.
+		// A watch lasts long, and its connection may be cut without a packet: pings find that out.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: pingEvery, PingTimeout: pingEvery},
 	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	asks := client
@@ -84,7 +84,7 @@ func NewAPI(a Access) (*API, error) {
 	return &API{access: a, client: &asks, streams: &client}, nil
 }
 
-// Close closes connections that nobody uses.
+// Close closes idle connections.
 func (a *API) Close() { a.client.CloseIdleConnections() }
 
 // ErrNotFound is an object that there is not.
@@ -93,7 +93,7 @@ var ErrNotFound = errors.New("the API server has no such object")
 // errNoObject is of those an object whose kind there is, by the word of the API server itself.
 var errNoObject = fmt.Errorf("by its name: %w", ErrNotFound)
 
-// ask sends a request and reads the answer. What is not known in an answer is left out.
+// ask sends a request and reads the answer. Unknown fields of an answer are ignored.
 func (a *API) ask(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader
 	if in != nil {

@@ -126,7 +126,7 @@ func (d *Driver) unuse(name jail.Name) {
 	delete(d.uses, name)
 }
 
-// tidyPools deletes the pools of this control plane that nobody has wanted for a while, of this process and of earlier ones.
+// tidyPools deletes the pools of this control plane that were unused for a while, of this process and of earlier ones.
 func (d *Driver) tidyPools(ctx context.Context) error {
 	kinds := []string{"sandboxwarmpools", "sandboxtemplates"}
 	names := map[string]bool{}
@@ -148,7 +148,7 @@ func (d *Driver) tidyPools(ctx context.Context) error {
 
 func (d *Driver) tidyPool(ctx context.Context, name string, kinds []string) error {
 	select {
-	case d.pooling <- struct{}{}: // nobody makes it meanwhile
+	case d.pooling <- struct{}{}: // no other call makes the pool meanwhile
 		defer func() { <-d.pooling }()
 	case <-ctx.Done():
 		return ctx.Err()
@@ -166,7 +166,7 @@ func (d *Driver) tidyPool(ctx context.Context, name string, kinds []string) erro
 	return nil
 }
 
-// unwanted says whether nobody wants a pool, which is made anew for whoever wants it next.
+// unwanted says whether a pool is not in use any more, and forgets it. The next jail that needs the pool makes it anew.
 func (d *Driver) unwanted(name string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -47,7 +47,7 @@ type leaseSpec struct {
 
 func leaseName(node string) string { return "clawjail-" + node }
 
-// owners are whom everything belongs to that is made now: the lease, which is made first.
+// owners are the owner references of objects that are made now: the lease, which is made first.
 func (d *Driver) owners(ctx context.Context) ([]Owner, error) {
 	d.mu.Lock()
 	uid := d.presence.uid

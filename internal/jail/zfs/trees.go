@@ -25,7 +25,7 @@ const (
 	description = "template.json"
 	// snapshotPrefix begins the names of the snapshots that clones are made of.
 	snapshotPrefix = "clawjail"
-	// busyLimit is how long the removal of a tree waits for whoever uses it.
+	// busyLimit is how long the removal of a tree waits while processes use it.
 	busyLimit = 5 * time.Second
 )
 

@@ -146,7 +146,7 @@ func (d *Datasets) Get(ctx context.Context, dataset, property string) (string, e
 	return strings.TrimSuffix(out, "\n"), nil
 }
 
-// Mount mounts a dataset at its mountpoint. That it is mounted is fine.
+// Mount mounts a dataset at its mountpoint. It is no error when that is mounted already.
 func (d *Datasets) Mount(ctx context.Context, dataset string) error {
 	err := d.zfs(ctx, []string{"mount"}, dataset)
 	if err != nil && !errors.Is(err, errMounted) {
@@ -155,7 +155,7 @@ func (d *Datasets) Mount(ctx context.Context, dataset string) error {
 	return nil
 }
 
-// Unmount unmounts a dataset; force tries to even when it is in use. That it is not mounted, or not there, is fine.
+// Unmount unmounts a dataset; force tries to even when it is in use. It is no error when it is not mounted, or not there.
 //
 // The effect of force depends on the system: FreeBSD takes the files away from those who have them open; Linux
 // may take it out of sight, and keeps it busy until they have closed them.

@@ -59,7 +59,7 @@ func Main(p Program) int {
 	return status
 }
 
-// caller is who started the helper, by the kernel's word.
+// caller is the user that started the helper, as the kernel tells it.
 type caller struct{ uid int }
 
 func (p Program) main() (int, error) {

@@ -82,7 +82,7 @@ func endRun(path string, r Request) (ended bool, err error) {
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	if unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
-		return false, nil // nobody holds it: what is in it is over
+		return false, nil // no helper holds the lock: the run that the file names is over
 	}
 	text, err := io.ReadAll(io.LimitReader(file, 128))
 	if err != nil {

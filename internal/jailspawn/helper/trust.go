@@ -10,7 +10,7 @@ import (
 )
 
 // Trusted refuses a path that anybody but root could write or replace: it and every folder above it must be root's and not
-// writable by group or others. A folder with the sticky bit may be, because there nobody replaces what is root's. A
+// writable by group or others. A folder with the sticky bit may be, because there other users cannot replace root's files. A
 // symbolic link is refused anywhere.
 func Trusted(path string) error { return trusted(path, os.Lstat) }
 

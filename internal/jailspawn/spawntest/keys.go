@@ -59,7 +59,7 @@ func Rows(p Place, script string) []Row {
 	all := func(code string) map[Way]string {
 		return map[Way]string{Hostd: code, None: code, MDO: code, Sudo: code, Helper: code}
 	}
-	// direct are the ways on which nobody else knows what is left out.
+	// direct are the ways on which neither the host daemon nor the helper fills in what is left out.
 	direct := func(code string) map[Way]string { return map[Way]string{None: code, MDO: code, Sudo: code} }
 	but := func(codes map[Way]string, way Way, code string) map[Way]string {
 		codes[way] = code

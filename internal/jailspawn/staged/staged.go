@@ -21,7 +21,7 @@ import (
 const (
 	Launch  = "launch.sh"
 	Env     = "env.sh"
-	Wrapper = "wrapper" // the process id of who waits for the program
+	Wrapper = "wrapper" // the id of the process that waits for the program
 	Status  = "status"  // how the program of an ephemeral jail ended, written by it
 )
 
@@ -78,7 +78,7 @@ func Remove(stage *safepath.Folder, id string) error {
 		return err
 	}
 	var errs []error
-	for _, name := range []string{Env, Launch, Status, Wrapper} { // the note last: without it, nobody knows whose it is
+	for _, name := range []string{Env, Launch, Status, Wrapper} { // the note last: without it, it is not known whose folder it is
 		if err := dir.Remove(name); err != nil && !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
 			errs = append(errs, err)
 		}

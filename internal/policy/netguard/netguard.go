@@ -7,8 +7,8 @@
 // prefix comparisons never match them.
 //
 // A [Guard] adds what an installation knows: the networks of its host, whose
-// addresses are inside also where they are public, and its own sockets, which
-// nobody reaches through it. Private destinations are rules of package policy that
+// addresses are inside also where they are public, and its own sockets, which no
+// jail reaches through it. Private destinations are rules of package policy that
 // name an address; [CheckPrivate] says which may be. Cloud metadata addresses stay
 // closed even to them.
 //
@@ -103,7 +103,7 @@ func CheckPrivate(a netip.Addr) error {
 type Guard struct {
 	// Self lists the installation's own sockets. Port 0 stands for all ports of
 	// the address, and an unspecified address for all that the host has, which
-	// are any at all while nobody knows them. They are closed also to private
+	// are any at all while they are not known. They are closed also to private
 	// destinations.
 	Self []netip.AddrPort
 	// Networks are those of the host. Nil closes every public address.

@@ -15,7 +15,7 @@ const (
 
 // Networks are the networks that a host is part of, at one moment. They do not change.
 //
-// Nil stands for a host whose networks nobody knows: then no public address is known to be outside, and none is allowed.
+// Nil stands for a host whose networks are not known: then no public address is known to be outside, and none is allowed.
 type Networks struct{ own, near prefixes }
 
 // NewNetworks makes them of the host's own addresses and of those that it reaches without a router.

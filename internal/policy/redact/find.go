@@ -181,7 +181,7 @@ const fewestHeld = 64
 func isControl(c rune) bool { return c < ' ' }
 
 // opens is the first index in the unsettled part of text where [Shortest] bytes of a pattern stand, and no whole one; the length of text
-// when there is none. Later bytes do not count, so that nobody learns whether they go on as the pattern does.
+// when there is none. Later bytes do not count, so that the sender does not learn whether they go on as the pattern does.
 func (f *finder) opens(text []byte, whole []span) int {
 	for start := f.settled(text, 0); start+Shortest <= len(text); start++ {
 		if i := slices.IndexFunc(whole, func(s span) bool { return s.start <= start && start < s.end }); i >= 0 {

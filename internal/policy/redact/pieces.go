@@ -53,7 +53,7 @@ func (s *Stream) Next(data []byte, last bool) ([]byte, error) {
 
 // Messages replaces values in messages that follow each other and of which none can wait for the next: frames of a
 // WebSocket, events. A value that goes over the border of messages is masked where it is known for one: where less than
-// [Shortest] bytes of it have been shown. Where so many bytes begin like a value near the end of a message, the rest of its line
+// [Shortest] bytes of it have been shown. Where that many bytes begin like a value near the end of a message, the rest of its line
 // is masked, whether or not it goes on like the value. It is for one goroutine. A nil *Messages changes nothing.
 type Messages struct {
 	values *Values

@@ -171,7 +171,7 @@ func (v *Values) GoString() string { return Mark }
 
 // Format writes [Mark] for every verb.
 func (v *Values) Format(state fmt.State, _ rune) {
-	// A state that cannot be written to has nobody to tell.
+	// fmt.Formatter has no way to report an error.
 	_, _ = io.WriteString(state, Mark)
 }
 

@@ -30,7 +30,7 @@ const (
 // NewReader reads src with every value replaced, as [Values.Text] does it to the whole, however src is cut into reads.
 //
 // The reader holds back the end of the data that could still become a value, whatever stands there: if that depended on the values,
-// who chooses the data would learn from the sizes of what arrives whether it begins like one. Nothing waits behind the end
+// the sender of the data would learn from the sizes of what arrives whether it begins like one. Nothing waits behind the end
 // of a line, so that events of a stream arrive when they were sent. At the end of src the rest is passed on; when src fails it
 // is not. Memory is bounded by 32 KiB and twice the longest form of a value.
 func (v *Values) NewReader(src io.Reader, o StreamOptions) io.Reader {

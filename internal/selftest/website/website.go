@@ -191,7 +191,7 @@ func (s *Site) account(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/login", http.StatusSeeOther)
 }
 
-// user is who a request comes from; empty unless every cookie of a login is there as it was set.
+// user is the signed-in user of a request; empty unless every cookie of a login is there as it was set.
 func (s *Site) user(r *http.Request) string {
 	sid, err := r.Cookie("sid")
 	if err != nil {

@@ -6,14 +6,14 @@
 //	                            steps.jsonl  a line when a step begins, a line when it has ended
 //	                            <n>.png      the picture of step n
 //
-// What is promised:
+// It promises:
 //
 //   - A transient tape keeps the last fifty pictures and goes with its session, or with the next start. An audit tape keeps
 //     everything, for as long as the shelf keeps things.
-//   - The beginning of a step is on the disk before Begin returns. Of an audit tape that is full, Begin is an error, so
-//     that what cannot be recorded is not done.
+//   - The beginning of a step is on the disk before Begin returns. When an audit tape is full, Begin is an error, so
+//     that a step that cannot be recorded is not done.
 //   - All recordings together, and those of one tenant and of one agent, take no more room than their share, and none takes the
-//     last room of the disk: the audit log and the database need it. A transient tape then keeps less; of an audit tape, Begin is an error.
+//     last room of the disk: the audit log and the database need it. A transient tape then keeps less; Begin of an audit tape is an error.
 //   - Names cannot lead out of the folder, and nothing but recordings is ever touched in it.
 //   - The text of a page is data: [Shelf.WritePage] escapes all of it.
 package recording
@@ -97,8 +97,8 @@ type Options struct {
 	Tenants func() int
 }
 
-// Open makes the folder, or takes one over: what an earlier process has left of transient recordings goes. What is too old does
-// not: the clock may be wrong while the machine starts.
+// Open makes the folder, or takes one over and removes transient recordings that an earlier process has left. It does not remove
+// recordings that are too old: the clock may be wrong while the machine starts.
 func Open(o Options) (*Shelf, error) {
 	if o.Keep <= 0 || o.Now == nil || o.Quotas.Tenant <= 0 || o.Quotas.Agent <= 0 {
 		return nil, errors.New("recordings: how long they are kept, their quotas, or the clock, is missing")
@@ -124,7 +124,7 @@ func (s *Shelf) due(after time.Duration) bool {
 	return s.Now().Sub(s.purged) >= after
 }
 
-// Held is how much room the recordings take, for whoever asks.
+// Held is how much room recordings take: all of them, those of a tenant and of an agent.
 func (s *Shelf) Held(asks quota.Holder) []quota.Amount { return s.room.gate.Amounts(asks) }
 
 // Close removes what does not outlive the process.

@@ -11,7 +11,7 @@ import (
 	"github.com/clawjail/clawjail/internal/store/sqlite"
 )
 
-// Folder is where the embedded database is in the data directory. The control plane's user owns it, and nobody else
+// Folder is where the embedded database is in the data directory. The control plane's user owns it, and no other user
 // can enter it.
 const Folder = "database"
 

@@ -136,7 +136,7 @@ func (db *DB) TrimAudit(ctx context.Context, node string, upTo int64, duty store
 	var removed int64
 	err := db.change(ctx, "trim the audit log", func(tx pgx.Tx) error {
 		if duty != (store.Duty{}) {
-			// Nobody takes it until the transaction has ended.
+			// The lock keeps other nodes from taking the duty until the transaction has ended.
 			if err := tx.QueryRow(ctx, `SELECT number FROM duties WHERE name = $1 AND number = $2 FOR SHARE`, duty.Name, duty.Number).Scan(&duty.Number); err != nil {
 				return err
 			}

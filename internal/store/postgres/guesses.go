@@ -11,7 +11,7 @@ import (
 
 var _ store.Guesses = (*DB)(nil)
 
-// AddGuesses implements store.Guesses. Two calls cannot wait for each other: what is removed is locked by nobody else, and what is
+// AddGuesses implements store.Guesses. Two calls cannot wait for each other: the rows that are removed are locked by no other call, and what is
 // changed is locked in its order.
 func (db *DB) AddGuesses(ctx context.Context, more []store.Guess, most time.Duration) error {
 	places, left := make([]string, 0, len(more)), make([]int64, 0, len(more))

@@ -77,7 +77,7 @@ func Open(ctx context.Context, databaseURL string) (*DB, error) {
 // keepCommits makes sure that a commit is on the disk when it is confirmed, also where the server or the database is
 // set to confirm earlier. Stricter settings stay.
 func keepCommits(ctx context.Context, conn *pgx.Conn) error {
-	ctx, cancel := context.WithTimeout(ctx, silence) // nobody waits for connections that are made in the background
+	ctx, cancel := context.WithTimeout(ctx, silence) // connections that are made in the background have no caller whose context ends them
 	defer cancel()
 	_, err := conn.Exec(ctx, `SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'`)
 	return err

@@ -17,9 +17,9 @@ import (
 
 // Dialect is what a database does in its own way.
 type Dialect struct {
-	// Read is where rows are read that nobody is about to change.
+	// Read is where rows are read that are not about to be changed.
 	Read Reader
-	// Listings is where records of the audit log are listed: those that take their time keep nobody else from reading.
+	// Listings is where records of the audit log are listed: long ones keep no other call from reading.
 	Listings *sql.DB
 	// ByIntents follows the name of the audit log where only its intents are asked for.
 	ByIntents string

@@ -129,7 +129,7 @@ func (db *DB) WalkAudit(ctx context.Context, node string, from int64) iter.Seq2[
 	}
 }
 
-// TrimAudit: the row in audit_trim is what lets the triggers pass; nobody else ever sees it.
+// TrimAudit implements store.Store. Triggers let rows go only while audit_trim has a row, which is gone before the commit.
 func (db *DB) TrimAudit(ctx context.Context, node string, upTo int64, duty store.Duty) (int, error) {
 	var removed int64
 	err := db.change(ctx, "trim the audit log", func(ctx context.Context, tx *sql.Tx) error {

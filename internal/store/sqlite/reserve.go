@@ -9,7 +9,7 @@ import (
 	"github.com/clawjail/clawjail/internal/quota"
 )
 
-// moveWAL moves what nobody reads any more from the WAL into the file. It waits for nobody.
+// moveWAL moves pages that no transaction reads any more from the WAL into the file. It does not block.
 const moveWAL = `PRAGMA wal_checkpoint(PASSIVE)`
 
 const (
@@ -19,8 +19,8 @@ const (
 	walRoom = (autoCheckpoint + 200) * (4096 + 24)
 )
 
-// Reserve sees to it that so many bytes can still be written to the database when the disk is full: pages of its file that
-// nothing is in, and room for its WAL. It takes no more than a quarter of what is free. A second call replaces what was used
+// Reserve makes sure that the given number of bytes can still be written to the database when the disk is full: it keeps free pages
+// in its file, and room for its WAL. It takes no more than a quarter of what is free. A second call replaces what was used
 // up since, when less than half is left.
 func (db *DB) Reserve(ctx context.Context, bytes int64) error {
 	_, room, err := quota.Disk(db.path)

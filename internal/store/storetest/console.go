@@ -8,7 +8,7 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-// admin is whoever has the admin key.
+// admin is the holder of the admin key.
 var admin = store.Owner{AdminKey: "fingerprint"}
 
 // newOperator makes one of acme's, which must be there.

@@ -58,7 +58,7 @@ func testNodes(t *testing.T, s store.Store) {
 	must(t, s.DrainNode(ctx, "b", true))
 	wantError(t, "a name that nobody has", s.DrainNode(ctx, "a", true), store.ErrNotFound)
 
-	// One that is silent for long enough is followed, and is not any more. Nobody has asked the one that follows to drain.
+	// A run that is silent for long enough is replaced by another run of the node. The new run was not asked to drain.
 	must(t, s.StartNode(ctx, twin, "", 0))
 	if n := list(1)[0]; !n.DrainingAt.IsZero() {
 		t.Errorf("a new run drains: %+v", n)
@@ -206,7 +206,7 @@ func testDuties(t *testing.T, s store.Store) {
 	_, err = s.TrimAudit(ctx, "n1", 3, store.Duty{Name: "nobody's", Number: 1})
 	wantError(t, "a duty that nobody has", err, store.ErrNotFound)
 
-	// Who has it has stopped, or is lost, or was followed.
+	// The holder of the duty has stopped, or is lost, or was replaced by another run.
 	must(t, s.StopNode(ctx, "b", "run-b"))
 	third, err := take("a", time.Hour)
 	must(t, err)

@@ -175,7 +175,7 @@ func testOtherSchemas(t *testing.T, d Database) {
 	}
 }
 
-// testAuditRowsAreRefused: the database refuses to change the log, whoever asks. Without the triggers the same
+// testAuditRowsAreRefused: the database refuses to change the log, for every caller. Without the triggers the same
 // statements work.
 func testAuditRowsAreRefused(t *testing.T, d Database) {
 	ctx := t.Context()

@@ -44,7 +44,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 // start is when the tests' world begins: a time with microseconds.
 var start = time.Date(2031, 2, 3, 4, 5, 6, 789_012_000, time.UTC)
 
-// at is so many seconds later.
+// at is a number of seconds after start.
 func at(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
 
 // hash makes 32 bytes of a text.
@@ -173,7 +173,7 @@ func testClosed(t *testing.T, s store.Store) {
 	wantError(t, "read from a closed store", err, store.ErrUnavailable)
 }
 
-// testCanceled: whoever gives up changes nothing, and spoils nothing for others.
+// testCanceled: a call whose context has ended changes nothing, and breaks no other call.
 func testCanceled(t *testing.T, s store.Store) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

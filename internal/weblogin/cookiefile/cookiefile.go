@@ -1,6 +1,6 @@
 // Package cookiefile reads cookies out of the files in which browsers and tools keep them: Playwright's storage state,
 // the JSON of the DevTools Protocol, Netscape's cookies.txt, and Firefox profiles. It finds out by itself which one a
-// file is. Of a storage state it reads what pages have stored, too.
+// file is. From a storage state it reads what pages have stored, too.
 //
 // [Read] keeps what is of the registrable domains that are wanted, if a browser will take it, and reports about
 // all others: how many of which domain, which ones have expired, which are bound to another machine, which are not

@@ -40,7 +40,7 @@ func main() {
 			r.Error = err.Error()
 		}
 		if out.Encode(r) != nil {
-			return // nobody reads it
+			return // the test does not read any more
 		}
 	}
 }

@@ -27,13 +27,13 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-// Shelf has the browsers that nobody uses. An empty one is good as it is. [Tests] end it.
+// Shelf has the unused browsers. An empty one is good as it is. [Tests] end it.
 type Shelf struct {
 	mu   sync.Mutex
 	idle map[string][]*Browser
 }
 
-// mostIdle bounds those of one kind that nobody uses.
+// mostIdle bounds the unused ones of one kind.
 const mostIdle = 2
 
 // Browser is a browser that outlives the test that has started it.
@@ -60,7 +60,7 @@ func (l lasting) Cleanup(end func()) { l.b.ends = append(l.b.ends, end) }
 // Failed is about a test that is over by then.
 func (l lasting) Failed() bool { return false }
 
-// Take is a browser of a kind that nobody uses, or one that start has started, before the proxy that it is given. The test of
+// Take is an unused browser of a kind, or one that start has started, before the proxy that it is given. The test of
 // start is over when the browser is ended. The caller returns it.
 func (s *Shelf) Take(t testing.TB, kind string, start func(t testing.TB, proxy string) *cdptest.Browser) *Browser {
 	t.Helper()
@@ -128,7 +128,7 @@ func (t Tests) Run() int {
 	return t.M.Run()
 }
 
-// End kills the browsers that nobody uses.
+// End kills the unused browsers.
 func (s *Shelf) End() {
 	s.mu.Lock()
 	all := s.idle
@@ -269,7 +269,7 @@ func (b *Browser) tidy() error {
 	return errors.Join(b.forget(ctx, fresh.TargetID), root.Call(ctx, devtools.ResetPermissions.Method, nil, nil))
 }
 
-// left lists the pages but one, and those that are parts of the browser's window, which nobody can close.
+// left lists the pages but one, and those that are parts of the browser's window, which cannot be closed.
 func (b *Browser) left(ctx context.Context, but target.ID) (ids []target.ID, err error) {
 	all, err := cdp.Do(ctx, b.Conn.Browser(), target.GetTargets, target.GetTargetsParams{Filter: target.Filter{{Type: "page"}, {Exclude: true}}})
 	if err != nil {

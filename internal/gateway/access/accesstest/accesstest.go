@@ -45,7 +45,7 @@ type World struct {
 	Permits  map[string]*policy.Compiled
 	// Refuse is what Take says, and Fail what Send says after its checks.
 	Refuse, Fail *problem.Error
-	// Caller is who comes.
+	// Caller is the caller of all requests.
 	Caller gateway.Caller
 
 	transport *http.Transport

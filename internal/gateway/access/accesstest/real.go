@@ -70,7 +70,7 @@ func NewReal(t testing.TB) *Real {
 	return r
 }
 
-// nobody knows no name: only rules lead anywhere.
+// nobody is a resolver that knows no name: only rules lead anywhere.
 type nobody struct{}
 
 func (nobody) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
@@ -157,7 +157,7 @@ func (r *Real) Denied() []gateway.Decision {
 	return slices.Clone(r.refused)
 }
 
-// Ended waits for n outcomes: nobody waits for those but tests.
+// Ended waits for n outcomes, which are recorded after the answer was sent.
 func (r *Real) Ended(n int) []gateway.Outcome {
 	r.t.Helper()
 	var out []gateway.Outcome

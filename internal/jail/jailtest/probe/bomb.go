@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bomb starts chains of processes, each of which forks and ends: who kills what he saw a moment ago kills nobody, and the
-// chains go on. A shell's bomb gives up when it may not fork, and has burnt out before anybody has looked.
+// bomb starts chains of processes, each of which forks and ends: a killer that lists pids first finds them gone, and the
+// chains go on. A fork bomb of a shell gives up when it may not fork, and has ended before a test looks.
 func bomb([]string) (answer, error) {
 	for range 12 {
 		// Without flags but the signal it is fork(2). The child has this thread alone, which does nothing but these calls.

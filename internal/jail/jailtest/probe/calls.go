@@ -110,7 +110,7 @@ func crash([]string) (answer, error) {
 	return answer{}, nil
 }
 
-// eatMemory takes so many bytes and touches all of them.
+// eatMemory takes the given number of bytes and touches all of them.
 func eatMemory(args []string) (answer, error) {
 	size := number(args[0])
 	m, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
@@ -123,7 +123,7 @@ func eatMemory(args []string) (answer, error) {
 	return answer{Number: int64(size)}, unix.Munmap(m)
 }
 
-// forkMany starts up to so many children that stay, and reports how many there were before the first refusal. They
+// forkMany starts up to the given number of children that stay, and reports how many there were before the first refusal. They
 // are ended again.
 func forkMany(args []string) (a answer, err error) {
 	stdin, keep, err := os.Pipe() // nothing is ever written: the children wait

@@ -79,7 +79,7 @@ func writeFile(args []string) (answer, error) {
 	return answer{}, errors.Join(err, f.Close())
 }
 
-// fillFile writes up to so many bytes, and reports how many went in. It holds the file open in that state.
+// fillFile writes up to the given number of bytes, and reports how many went in. It holds the file open in that state.
 func fillFile(args []string) (answer, error) {
 	f, err := os.Create(args[0])
 	if err != nil {
@@ -116,7 +116,7 @@ func statusField(args []string) (answer, error) {
 	return answer{}, fmt.Errorf("/proc/self/status has no %s", args[0])
 }
 
-// openMany opens a file so many times and keeps it open; it reports how often that worked.
+// openMany opens a file the given number of times and keeps it open; it reports how often that worked.
 func openMany(args []string) (answer, error) {
 	var a answer
 	for range number(args[0]) {

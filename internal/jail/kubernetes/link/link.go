@@ -6,9 +6,9 @@
 //
 //	data   1 to 32768 bytes of the stream
 //	ack    8 bytes: how many bytes of the stream have arrived since its beginning
-//	alive  nothing; it is sent by whoever has sent nothing for a while
+//	alive  nothing; a side sends it that has sent nothing for a while
 //
-// What the other side sends is checked: an ack of what was never sent ends the stream, as does any other frame.
+// Frames of the other side are checked: an ack of bytes that were never sent ends the stream, as does an unknown frame.
 package link
 
 import (
@@ -90,7 +90,7 @@ func New(window time.Duration) *Stream {
 	return s
 }
 
-// SetWindow is for who learns only with the first connection how long the other side waits.
+// SetWindow sets the window when the first connection has told how long the other side waits.
 func (s *Stream) SetWindow(window time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,13 +98,13 @@ func (s *Stream) SetWindow(window time.Duration) {
 }
 
 // Take gives the stream to a connection, in the place of the one that carried it, and says how many bytes have arrived. No more
-// arrive before Carry, so that this can be told to the other side. Whoever does not call Carry calls Leave.
+// arrive before Carry, so that this can be told to the other side. A caller that does not call Carry calls Leave.
 func (s *Stream) Take(conn net.Conn) (arrived uint64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.carrier != nil && s.err == nil {
 		s.wanted = true
-		shut(s.carrier) // whoever uses it notices, and leaves
+		shut(s.carrier) // its Carry fails, and leaves
 		s.changed.Broadcast()
 		s.changed.Wait()
 	}
@@ -115,7 +115,7 @@ func (s *Stream) Take(conn net.Conn) (arrived uint64, err error) {
 	return s.got, nil
 }
 
-// shut closes a connection at once. TLS would say goodbye, and wait for who does not listen.
+// shut closes a connection at once. Closing TLS would send a close_notify, and wait for a peer that does not read.
 func shut(conn net.Conn) {
 	if secured, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = secured.NetConn()
@@ -139,8 +139,8 @@ func (s *Stream) Leave(conn net.Conn) {
 	s.changed.Broadcast()
 }
 
-// Carry carries the stream over the connection that has taken it, until that breaks or the stream is over. The other side says that
-// so many bytes have arrived there.
+// Carry carries the stream over the connection that has taken it, until that breaks or the stream is over. arrived is how many
+// bytes have arrived at the other side.
 func (s *Stream) Carry(conn net.Conn, arrived uint64) error {
 	defer s.Leave(conn)
 	s.mu.Lock()
@@ -198,7 +198,7 @@ func (s *Stream) send(conn net.Conn, next, got uint64, stop <-chan struct{}) err
 		}
 		s.mu.Lock()
 		arrived := s.got
-		// What arrived in between needs no sending: the other side has said so on another connection.
+		// Bytes that the other side has acknowledged meanwhile on another connection are not sent.
 		next = max(next, s.arrived)
 		data := s.out.from(int(next-s.arrived), maxData)
 		buf := room[:0]
@@ -300,7 +300,7 @@ func (s *Stream) take(conn net.Conn, data []byte) error {
 	return nil
 }
 
-// Read implements net.Conn. What has arrived is read before the end.
+// Read implements net.Conn. It returns all bytes that have arrived before the error that ended the stream.
 func (s *Stream) Read(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -350,7 +350,7 @@ func (s *Stream) end(err error) {
 	s.err = err
 	s.expiry.Stop()
 	if s.carrier != nil {
-		shut(s.carrier) // whoever uses it notices, and leaves
+		shut(s.carrier) // its Carry fails, and leaves
 	}
 	s.changed.Broadcast()
 }
@@ -379,5 +379,5 @@ func (s *Stream) SetDeadline(time.Time) error { return os.ErrNoDeadline }
 // SetReadDeadline implements net.Conn.
 func (s *Stream) SetReadDeadline(time.Time) error { return os.ErrNoDeadline }
 
-// SetWriteDeadline implements net.Conn. Who writes waits for the window, and not for a deadline.
+// SetWriteDeadline implements net.Conn. It does nothing: a write waits for the window.
 func (s *Stream) SetWriteDeadline(time.Time) error { return nil }

@@ -16,7 +16,7 @@ func (q *queue) push(p []byte) {
 	q.bytes = append(q.bytes, p...)
 }
 
-// from are at most so many bytes from an offset on. They are good until the next push.
+// from returns up to most bytes from an offset on. They are good until the next push.
 func (q *queue) from(offset, most int) []byte {
 	rest := q.bytes[q.head+offset:]
 	return rest[:min(len(rest), most)]
@@ -25,7 +25,7 @@ func (q *queue) from(offset, most int) []byte {
 // smallQueue is how many bytes of room a queue keeps that is empty.
 const smallQueue = 4 << 10
 
-// drop takes out so many.
+// drop takes bytes out at the beginning.
 func (q *queue) drop(n int) {
 	q.head += n
 	if q.head < len(q.bytes) {

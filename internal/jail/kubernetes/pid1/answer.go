@@ -86,7 +86,7 @@ func (s *pod) keepStdio(st *yamux.Stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.stdio) >= maxStdio {
-		_ = st.Reset() // whoever names it is told
+		_ = st.Reset() // a request that names the stream gets an error
 		return
 	}
 	s.stdio[st.StreamID()] = st
@@ -208,7 +208,7 @@ func (s *pod) dial(ctx context.Context, st *yamux.Stream, port uint16) {
 	}
 	if conn == nil {
 		refused := shim.RefusalOf(problem.Wrap(errors.Join(errs...), problem.UpstreamUnreachable, "look whether the program listens there", "nothing answers on port %d of the pod's loopback", port))
-		_ = shim.WriteMessage(st, shim.Reply{Refused: refused}) // whoever does not wait for it does not need it
+		_ = shim.WriteMessage(st, shim.Reply{Refused: refused}) // it fails only when the control plane does not read any more
 		return
 	}
 	defer func() { _ = conn.Close() }()

@@ -22,7 +22,7 @@ var errEnding = errors.New("the pod ends")
 
 // start starts a program, whose end is received from the channel.
 func (c *children) start(path string, argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
-	c.mu.Lock() // until its end is waited for, nobody else collects it
+	c.mu.Lock() // until its end is waited for, the reaper does not collect it
 	defer c.mu.Unlock()
 	if c.ended {
 		return 0, nil, errEnding

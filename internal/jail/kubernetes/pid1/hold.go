@@ -30,7 +30,7 @@ func Hold(args []string) int {
 		return ExitUsage
 	}
 	told := os.NewFile(uintptr(count), "told")
-	say := func(r shim.Reply) { _ = shim.WriteMessage(told, r) } // nobody is told who has ended
+	say := func(r shim.Reply) { _ = shim.WriteMessage(told, r) } // it fails only when the reader has ended
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGCHLD, syscall.SIGTERM)
 	files := make([]uintptr, count)
@@ -80,7 +80,7 @@ func descendants(of int) []int {
 	children := map[int][]int{}
 	all, err := os.ReadDir("/proc")
 	if err != nil {
-		return nil // there are no more; who asks does so again
+		return nil // Hold kills and asks in rounds
 	}
 	for _, entry := range all {
 		pid, err := strconv.Atoi(entry.Name())

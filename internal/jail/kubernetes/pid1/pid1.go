@@ -176,7 +176,7 @@ func (s *pod) finish(status int) {
 	}
 }
 
-// talk is for who has something to say before the pod ends, until done.
+// talk keeps the pod from ending until done, so that an answer can be sent.
 func (s *pod) talk() (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,7 +257,7 @@ func (s *pod) serve(ctx context.Context, since *time.Time) error {
 				_ = stream.Close() // it is over, or the other side speaks no yamux
 				return
 			}
-			go s.answer(ctx, st) // nobody waits for it: with the end of the stream comes that of what it waits for, or of the pod
+			go s.answer(ctx, st) // not waited for: it ends with the stream, or with the pod
 		}
 	})
 	for {
@@ -280,7 +280,7 @@ func (s *pod) again(ctx context.Context, stream *link.Stream, id string) (net.Co
 			welcome.Link = id
 			return conn, welcome, nil
 		}
-		// Nobody waits for this stream: that does not change.
+		// The control plane does not know this stream any more: another try does not help.
 		if coded := new(problem.Error); errors.As(err, &coded) && coded.Code == problem.NotFound {
 			return nil, welcome, err
 		}

@@ -48,7 +48,7 @@ func reached(ctx context.Context, probes []shim.Probe) ([]string, error) {
 	return out, nil
 }
 
-// try says whether something is reached. That it is not, for whatever reason, is no error.
+// try says whether something is reached. It is no error when it is not, for whatever reason.
 func try(ctx context.Context, p shim.Probe) (bool, error) {
 	var d net.Dialer
 	switch p.Network {
@@ -87,7 +87,7 @@ func try(ctx context.Context, p shim.Probe) (bool, error) {
 // name, type A and class IN.
 const question = "\x00\x01\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x09localhost\x00\x00\x01\x00\x01"
 
-// addresses are those of the interfaces but the loopback. What a browser may do has no netlink, by which Go asks for them.
+// addresses are those of the interfaces but the loopback. A browser's seccomp filter allows no netlink, by which package net asks for them.
 func addresses() ([]netip.Addr, error) {
 	four, err := os.ReadFile("/proc/net/fib_trie")
 	if err != nil {
@@ -100,7 +100,7 @@ func addresses() ([]netip.Addr, error) {
 	return parseAddresses(string(four), string(six))
 }
 
-// parseAddresses reads two files of proc. Of the first, a tree of routes, those to one host of this machine are its addresses.
+// parseAddresses reads two files of proc. In the first, a tree of routes, local routes to one host are the machine's addresses.
 func parseAddresses(four, six string) (out []netip.Addr, err error) {
 	add := func(a netip.Addr) {
 		if !a.IsLoopback() && !slices.Contains(out, a) {

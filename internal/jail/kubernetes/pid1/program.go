@@ -73,7 +73,7 @@ func (s *pod) run(st *yamux.Stream, r *shim.Run) error {
 	if err != nil {
 		last = shim.Reply{Refused: shim.RefusalOf(err)}
 	}
-	_ = shim.WriteMessage(st, last) // who does not wait for it does not need it
+	_ = shim.WriteMessage(st, last) // it fails only when the control plane does not read any more
 	copying.Wait()
 	files.closeOurs()
 	<-gone
@@ -98,7 +98,7 @@ func (s *pod) claim(r *shim.Run) (streams [3]*yamux.Stream, err error) {
 	if !s.prepared {
 		return streams, errUnprepared()
 	}
-	// What was sent before may be read later.
+	// The streams were opened before this request, but may be read later.
 	s.wait(requestLimit, func() bool {
 		return !slices.ContainsFunc(r.Stdio[:], func(id uint32) bool { return s.stdio[id] == nil })
 	})
@@ -184,7 +184,7 @@ func (f *stdio) feed(from *yamux.Stream) {
 func drain(to *yamux.Stream, from *os.File) {
 	_, err := io.Copy(to, from)
 	if err != nil {
-		_ = to.Reset() // nobody reads any more
+		_ = to.Reset() // the other side does not read any more
 	}
 	_ = errors.Join(from.Close(), to.Close())
 }

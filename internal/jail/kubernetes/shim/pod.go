@@ -62,7 +62,7 @@ func (p *Pod) Broken() bool {
 	return p.begun && !p.ended && p.conns == 0 && p.stream.Err() == nil
 }
 
-// note changes what is known of the pod. Of one that has ended and has no connection nothing more comes.
+// note changes the state of the pod. It closes the stream of one that has ended and has no connection.
 func (p *Pod) note(change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,7 +137,7 @@ func (p *Pod) Ready(ctx context.Context) error {
 	return err
 }
 
-// Token gives the pod its token, in one step: whoever reads sees the one before or this one.
+// Token gives the pod its token, atomically: a reader sees the one before or this one.
 func (p *Pod) Token(ctx context.Context, token []byte) error {
 	_, err := p.once(ctx, Request{Do: DoToken, Token: token})
 	return err
@@ -218,7 +218,7 @@ func (p *Pod) Run(ctx context.Context, run Run, stdio [3]*os.File) (*Running, er
 			if st != nil {
 				_ = st.Reset()
 			}
-			_ = stdio[n].Close() // nobody else has it
+			_ = stdio[n].Close() // Run owns it
 		}
 		return nil, err
 	}
@@ -244,12 +244,12 @@ func (p *Pod) Run(ctx context.Context, run Run, stdio [3]*os.File) (*Running, er
 	for n := 1; n < len(streams); n++ {
 		copying.Go(func() {
 			if err := pour(stdio[n], streams[n]); err != nil {
-				_ = streams[n].Reset() // what nobody reads any more the program cannot write any more
+				_ = streams[n].Reset() // the program cannot write any more when the output is not read any more
 			}
 			_ = errors.Join(streams[n].Close(), stdio[n].Close()) // nothing of them is left to lose
 		})
 	}
-	// Who has lost the pod waits for nobody who does not read.
+	// When the pod is lost, closing stdio ends copies that a slow reader holds up.
 	stop := make(chan struct{})
 	p.working.Go(func() {
 		select {

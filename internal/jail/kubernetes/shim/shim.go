@@ -37,13 +37,13 @@ const (
 	refusalDelay = time.Second
 )
 
-// Options are what a Server is made from. What does not say otherwise is required.
+// Options are what a Server is made from. Fields are required unless they say otherwise.
 type Options struct {
 	// TLS is the server's side. A pod shows no certificate.
 	TLS *tls.Config
 	// Who says which pod a token and an address belong to. An error of it is told to the pod. It refuses pods in which programs have run and
 	// that this server does not have any more: those have the token, too.
-	// What it says about the pod besides is kept with that.
+	// The Pod keeps about, which [Pod.About] returns.
 	Who func(ctx context.Context, token string, from netip.Addr) (pod string, about any, err error)
 	// Arrived is told of a pod that has connected, before anything is asked of it, and of one that connects again after that. It does not wait, nor
 	// ask the server for anything.
@@ -76,7 +76,7 @@ func NewServer(o Options) *Server {
 	return s
 }
 
-// Serve lets in who connects, until the listener is closed.
+// Serve accepts connections of pods, until the listener is closed.
 func (s *Server) Serve(l net.Listener) {
 	for {
 		conn, err := wake.Accept(l.Accept, s.ctx.Done(), func(err error) { s.o.Log.Error("accept the connection of a pod; it is tried again", "error", err) })
@@ -109,7 +109,7 @@ func (s *Server) Close() {
 	s.working.Wait()
 }
 
-// enter gives a place to a connection that has not said who it is.
+// enter gives a place to a connection that has not introduced itself.
 func (s *Server) enter(conn net.Conn) (netip.Addr, bool) {
 	at, err := netip.ParseAddrPort(conn.RemoteAddr().String())
 	if err != nil {
@@ -135,7 +135,7 @@ func (s *Server) leave(from netip.Addr) {
 	}
 }
 
-// greet finds out who has connected, and carries the stream of that pod until the connection ends.
+// greet finds out which pod has connected, and carries its stream until the connection ends.
 func (s *Server) greet(raw net.Conn, from netip.Addr) error {
 	leave := sync.OnceFunc(func() { s.leave(from) })
 	defer leave()

@@ -15,7 +15,7 @@ import (
 
 // ServerTLS is the control plane's side, and the pin by which pods know it: the SHA-256 of its public key, as a SubjectPublicKeyInfo, in base64.
 func ServerTLS(key ed25519.PrivateKey) (_ *tls.Config, pin string, err error) {
-	// Nobody looks at what it says but for the key.
+	// Pods check only the key of the certificate.
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC), NotAfter: time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -28,7 +28,7 @@ func ServerTLS(key ed25519.PrivateKey) (_ *tls.Config, pin string, err error) {
 	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS13}, pinOf(certificate), nil
 }
 
-// ClientTLS is a pod's side, which speaks with nobody but the holder of the key.
+// ClientTLS is a pod's side, which speaks only with the holder of the key.
 func ClientTLS(pin string) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, VerifyConnection: func(state tls.ConnectionState) error {
 		if len(state.PeerCertificates) == 0 || pinOf(state.PeerCertificates[0]) != pin {

@@ -25,7 +25,7 @@ const (
 	maxHello = 16 << 10
 	// maxMessage bounds the others: the files of a home directory are in one, in base64.
 	maxMessage = 2*jail.MaxHomeFiles + 512<<10
-	// maxWindow bounds what is kept of each stream that nobody reads.
+	// maxWindow bounds how much is buffered of a stream that is not read.
 	maxWindow = 512 << 10
 )
 
@@ -171,7 +171,7 @@ func readMessage(r io.Reader, most uint32, into any) error {
 	if length > most {
 		return problem.New(problem.TooLarge, "", "a message has %d bytes, more than %d", length, most)
 	}
-	// Nobody gets memory for what they have only announced.
+	// Memory is taken for bytes that have arrived, not for the announced length.
 	body, err := io.ReadAll(io.LimitReader(r, int64(length)))
 	if err == nil && len(body) < int(length) {
 		err = io.ErrUnexpectedEOF
@@ -184,7 +184,7 @@ func readMessage(r io.Reader, most uint32, into any) error {
 
 func durations() json.Options { return jsonv1.FormatDurationAsNano(true) }
 
-// Session is how yamux is used on both sides. Each side takes so many streams at most that the other one opens.
+// Session is how yamux is used on both sides. A side accepts at most incoming streams of the other one.
 func Session(incoming uint32) *yamux.Config {
 	c := yamux.DefaultConfig()
 	c.EnableKeepAlive = false // the link knows whether the other side is there

@@ -11,7 +11,7 @@ import (
 func attributes(c *syscall.Credential) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Credential: c, Pdeathsig: syscall.SIGQUIT}
 	if c != nil && closed("/etc", 0o001) || c != nil && closed("/etc/passwd", 0o004) {
-		// The server looks up its own name, and this machine keeps it from nobody.
+		// The server looks up its own name, which is no secret on this machine.
 		attr.AmbientCaps = []uintptr{unix.CAP_DAC_READ_SEARCH}
 	}
 	return attr

@@ -1,4 +1,4 @@
-// Package pgtest starts a PostgreSQL server for tests: a new cluster that nobody else uses, reachable over a Unix
+// Package pgtest starts a PostgreSQL server for tests: a new cluster of its own, reachable over a Unix
 // socket only, and gone with the test.
 //
 // The programs are those of Debian's package postgresql, or of the PATH. The server refuses to run as root, so as root

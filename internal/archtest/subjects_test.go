@@ -1,0 +1,93 @@
+package archtest
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// mostVague is how many sentences in comments of Go that is no test may still have a subject that names nobody: see vagueIn. The
+// number may only fall.
+const mostVague = 80
+
+// vague is the beginning of a sentence, or of a part behind a colon or semicolon, whose subject is a pronoun: "who asks waits",
+// "nobody reads it", "What is kept goes on". A reader has to guess which program or person is meant.
+var vague = regexp.MustCompile(`(?:^|[.:;] | - )((?:Who|What|Nobody|Whoever|Whatever|who|whoever|nobody) [a-z]+[^.:;]*)`)
+
+// vagueIn are the sentences in the comments of a file whose subject is who, what, nobody, whoever or whatever. The first word
+// of a comment does not count where it is the name of something that the file declares.
+func vagueIn(file *ast.File) (out []string) {
+	names := map[string]bool{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			names[n.Name.Name] = true
+		case *ast.TypeSpec:
+			names[n.Name.Name] = true
+		case *ast.ValueSpec:
+			for _, name := range n.Names {
+				names[name.Name] = true
+			}
+		case *ast.Field:
+			for _, name := range n.Names {
+				names[name.Name] = true
+			}
+		}
+		return true
+	})
+	for _, comment := range file.Comments {
+		text := strings.TrimSpace(comment.Text())
+		if first, rest, _ := strings.Cut(text, " "); names[first] {
+			text = rest
+		}
+		for paragraph := range strings.SplitSeq(text, "\n\n") {
+			for _, found := range vague.FindAllStringSubmatch(strings.ReplaceAll(paragraph, "\n", " "), -1) {
+				out = append(out, found[1])
+			}
+		}
+	}
+	return out
+}
+
+func TestSentencesNameTheirSubject(t *testing.T) {
+	count, perFile := 0, map[string][]string{}
+	for _, f := range sourceFiles(t) {
+		if !f.test() {
+			found := vagueIn(f.ast)
+			perFile[f.path] = found
+			count += len(found)
+		}
+	}
+	switch {
+	case count > mostVague:
+		for path, found := range perFile {
+			for _, sentence := range found {
+				t.Logf("%s: %s", path, sentence)
+			}
+		}
+		t.Errorf("%d sentences in comments have who, what, nobody, whoever or whatever as their subject, and %d may: name the caller, the client, "+
+			"the process or the person; all of them are above", count, mostVague)
+	case mostVague-count > 25:
+		t.Errorf("mostVague can be lower: %d sentences are left", count)
+	}
+
+	planted, err := parser.ParseFile(token.NewFileSet(), "", `// Package p is planted. Whoever reads it learns nothing.
+package p
+
+// Who is a caller, who may be gone: what it says counts.
+type Who struct {
+	At int // nobody knows; Whatever
+	// of a session:
+	// who opened it.
+}
+`, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := vagueIn(planted); len(found) != 3 {
+		t.Errorf("the check finds %q", found)
+	}
+}
