@@ -31,6 +31,7 @@ func jsonFormat() huma.Format {
 		Marshal: huma.DefaultJSONFormat.Marshal,
 		Unmarshal: func(data []byte, into any) error {
 			if body, ok := into.(interface{ Read(into func(any) error) }); ok {
+				defer clear(data) // it may have a secret, and its memory is used again
 				body.Read(func(into any) error {
 					return strict.Object(data, into, control.Fields, json.WithUnmarshalers(secrets()))
 				})

@@ -117,13 +117,13 @@ func becomePod() error {
 	if !c.Capabilities {
 		for n := range uintptr(64) {
 			if err := unix.Prctl(unix.PR_CAPBSET_DROP, n, 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) {
-				return err
+				return fmt.Errorf("drop capability %d: %w", n, err)
 			}
 		}
 	}
 	if !c.Privileged {
 		if err := errors.Join(syscall.Setgroups(nil), syscall.Setresgid(user, user, user), syscall.Setresuid(user, user, user)); err != nil {
-			return err
+			return fmt.Errorf("become uid %d: %w", user, err)
 		}
 	}
 	if !c.NoFilter {
@@ -131,10 +131,10 @@ func becomePod() error {
 		program := unix.SockFprog{Len: 1, Filter: &allow[0]}
 		if err := errors.Join(unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
 			unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0)); err != nil {
-			return err
+			return fmt.Errorf("filter system calls: %w", err)
 		}
 	}
-	return syscall.Exec(c.Argv[0], c.Argv, []string{"IMAGE=yes", "KUBERNETES_SERVICE_HOST=10.0.0.1"})
+	return fmt.Errorf("execute %s: %w", c.Argv[0], syscall.Exec(c.Argv[0], c.Argv, []string{"IMAGE=yes", "KUBERNETES_SERVICE_HOST=10.0.0.1"}))
 }
 
 // builtShim is the program, as it is built for a release.
