@@ -138,13 +138,13 @@ func (b *bench) printed(ctx context.Context, x *box) {
 	want := must(strconv.ParseInt(strings.TrimSpace(string(counted)), 10, 64))
 	x.sync(ctx, "clawbots:\n  - name: bot\n    command: [/bin/sleep, infinity]\n  - name: flood\n    restart: never\n    limits: {cpu: 2}\n"+
 		fmt.Sprintf("    command: [/bin/sh, -c, %q]\n", "sleep 1; "+script+"; sleep infinity"))
-	reached := func(least int64) func() bool {
+	reached := func(minimum int64) func() bool {
 		return func() bool {
 			end := must(x.api.AgentLog(ctx, jail.LogRequest{Name: "flood", Stream: jail.Stdout, Offset: -1})).End
 			if end > want {
 				check(fmt.Errorf("%d bytes arrived of %d", end, want))
 			}
-			return end >= least
+			return end >= minimum
 		}
 	}
 	await(time.Minute, time.Millisecond, "the flood begins", reached(1))

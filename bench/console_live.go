@@ -333,15 +333,15 @@ func (b *bench) viewers(ctx context.Context, d *desk, session string, count int)
 	}
 	shares := map[string][]float64{}
 	d.costs(shares, "")
-	distinct, most := map[string]bool{}, 0
+	distinct, limit := map[string]bool{}, 0
 	for _, w := range all {
 		pictures := w.drain(time.Millisecond)
-		most = max(most, len(pictures))
+		limit = max(limit, len(pictures))
 		for _, p := range pictures {
 			distinct[p] = true
 		}
 	}
-	if most == 0 {
+	if limit == 0 {
 		check(errors.New("no picture came of a page that moves"))
 	}
 	const one = "console: moving page, viewers: 1, "
@@ -352,9 +352,9 @@ func (b *bench) viewers(ctx context.Context, d *desk, session string, count int)
 			b.result.Beside("one viewer", one+who, name+who)
 		}
 	}
-	b.result.Value(name+"pictures of one", "1/s", float64(most)/watchedFor.Seconds())
+	b.result.Value(name+"pictures of one", "1/s", float64(limit)/watchedFor.Seconds())
 	if count > 1 {
-		b.result.Value(name+"pictures of all, to those of one", "×", float64(len(distinct))/float64(most)).AtMost(1.2)
+		b.result.Value(name+"pictures of all, to those of one", "×", float64(len(distinct))/float64(limit)).AtMost(1.2)
 	}
 }
 

@@ -169,7 +169,7 @@ func (b *bench) exitLatency(x *exit) {
 }
 
 // against measures a rate without the gateway and with it, in turn: what counts is the best of each.
-func (b *bench) against(rounds int, bare, ours, label, unit, name string, least float64, rate func(bare bool) float64) {
+func (b *bench) against(rounds int, bare, ours, label, unit, name string, minimum float64, rate func(bare bool) float64) {
 	var theirs, with []float64
 	for range rounds {
 		theirs, with = append(theirs, rate(true)), append(with, rate(false))
@@ -177,7 +177,7 @@ func (b *bench) against(rounds int, bare, ours, label, unit, name string, least 
 	b.result.Samples(bare, unit, theirs)
 	b.result.Samples(ours, unit, with)
 	b.result.Beside(label, bare, ours)
-	b.result.Value(name, "×", slices.Max(with)/slices.Max(theirs)).AtLeast(least)
+	b.result.Value(name, "×", slices.Max(with)/slices.Max(theirs)).AtLeast(minimum)
 }
 
 func (b *bench) exitThroughput(x *exit) {

@@ -86,7 +86,7 @@ func (b *bench) goPackage(ctx context.Context, folder string, out io.Writer) err
 }
 
 // last is the end of a text.
-func last(text string, most int) string { return text[max(0, len(text)-most):] }
+func last(text string, limit int) string { return text[max(0, len(text)-limit):] }
 
 // printedBy is what the benchmarks of a package printed in all rounds: the values and units of figures, and why some were skipped.
 func printedBy(folder, out string) (values map[string][]float64, units, skipped map[string]string) {

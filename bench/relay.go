@@ -121,7 +121,7 @@ func (b *bench) snapshot(ctx context.Context) {
 				check(fmt.Errorf("%d bytes are not the whole tree", len(all.Nodes)))
 			}
 		})
-		t.timed(aria, take(browser.Snapshot{Format: "aria", Most: 50_000}, true))
+		t.timed(aria, take(browser.Snapshot{Format: "aria", Max: 50_000}, true))
 	})
 	b.result.Figures[ai].AtMost(100)
 	b.result.Beside("the raw tree of the browser", tree, ai, aria)

@@ -93,7 +93,7 @@ func (f *Figure) varies() float64 {
 }
 
 // moreIsBetter is so of what is done in a time, and of what has to be at least something.
-func (f *Figure) moreIsBetter() bool { return f.Least || strings.HasSuffix(f.Unit, "/s") }
+func (f *Figure) moreIsBetter() bool { return f.Min || strings.HasSuffix(f.Unit, "/s") }
 
 // Difference prints two runs: what is better or worse, what is in one of them only, and how many are the same.
 func Difference(w io.Writer, a, b *Run) error {

@@ -45,7 +45,7 @@ type Figure struct {
 	P95   float64  `json:"p95,omitempty"`
 	Max   float64  `json:"max,omitempty"`
 	Floor *float64 `json:"floor,omitempty"`    // what P50 is to be at most
-	Least bool     `json:"at_least,omitempty"` // or at least
+	Min   bool     `json:"at_least,omitempty"` // or at least
 	Met   *bool    `json:"met,omitempty"`      // whether it is; set with Floor
 }
 
@@ -101,9 +101,9 @@ func (f *Figure) AtMost(limit float64) { f.hold(limit, false, f.P50 <= limit) }
 // AtLeast says what a figure must be at least.
 func (f *Figure) AtLeast(limit float64) { f.hold(limit, true, f.P50 >= limit) }
 
-func (f *Figure) hold(limit float64, least, met bool) {
+func (f *Figure) hold(limit float64, minimum, met bool) {
 	met = met && f.N > 0 // what was not measured meets nothing
-	f.Floor, f.Least, f.Met = &limit, least, &met
+	f.Floor, f.Min, f.Met = &limit, minimum, &met
 }
 
 // Beside puts figures beside another one, where both were measured. The label is what the other one is to a reader.

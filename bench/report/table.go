@@ -116,7 +116,7 @@ func (f *Figure) floor() (floor, verdict string) {
 		return "", ""
 	}
 	v, _ := shown(*f.Floor, f.Unit)
-	if floor, verdict = "≤ "+v, "missed"; f.Least {
+	if floor, verdict = "≤ "+v, "missed"; f.Min {
 		floor = "≥ " + v
 	}
 	if *f.Met {
@@ -140,8 +140,8 @@ func (f *Figure) row(b *bufio.Writer, name, floor, verdict string) {
 	row(b, name, p50, same(f.P95), same(f.Max), unit, fmt.Sprint(f.N), floor, verdict)
 }
 
-func row(b *bufio.Writer, name, p50, p95, most, unit, n, floor, verdict string) {
-	columns(b, 47, name, fmt.Sprintf(" %8s %8s %8s  %-11s %4s %9s  %s", p50, p95, most, unit, n, floor, verdict))
+func row(b *bufio.Writer, name, p50, p95, limit, unit, n, floor, verdict string) {
+	columns(b, 47, name, fmt.Sprintf(" %8s %8s %8s  %-11s %4s %9s  %s", p50, p95, limit, unit, n, floor, verdict))
 }
 
 // columns prints a name over as many lines as it needs, and the others behind the last.

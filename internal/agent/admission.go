@@ -22,8 +22,8 @@ const (
 	// standingEvery is how often the agents are compared with their jails, for what is revoked or restored elsewhere. The
 	// gateway refuses an agent that is revoked at once; this ends its jail.
 	standingEvery = 5 * time.Second
-	// awayLeast and awayLongest are between questions to a host daemon that does not answer.
-	awayLeast, awayLongest = 100 * time.Millisecond, 5 * time.Second
+	// minAway and awayLongest are between questions to a host daemon that does not answer.
+	minAway, awayLongest = 100 * time.Millisecond, 5 * time.Second
 	// tryAgain is how long an agent's jail that could not be stopped or started again is left alone.
 	tryAgain = 30 * time.Second
 	// turnPatience is how long agents that may not run wait for somebody who changes something of their tenant.
@@ -75,7 +75,7 @@ func (s *Service) Follow(ctx context.Context) error {
 
 // follow admits what there is, whenever that changes; next waits for it.
 func (s *Service) follow(ctx context.Context, next func(ctx context.Context, after uint64) (uint64, error)) {
-	pause := awayLeast
+	pause := minAway
 	for version := uint64(0); ctx.Err() == nil; {
 		now, err := next(ctx, version)
 		if err == nil && (now != version || version == 0) {
@@ -83,7 +83,7 @@ func (s *Service) follow(ctx context.Context, next func(ctx context.Context, aft
 			s.Look()
 		}
 		if err == nil {
-			version, pause = now, awayLeast
+			version, pause = now, minAway
 			continue
 		}
 		if ctx.Err() != nil {

@@ -18,8 +18,8 @@ const (
 	chunkSize = 256 << 10
 	// pollWait is how long one question waits for an answer.
 	pollWait = 30 * time.Second
-	// awayPause and awayMost are between questions to a host daemon that is not there.
-	awayPause, awayMost = 100 * time.Millisecond, 5 * time.Second
+	// awayPause and maxAway are between questions to a host daemon that is not there.
+	awayPause, maxAway = 100 * time.Millisecond, 5 * time.Second
 )
 
 // source is where events come from: the two streams of something, and its life.
@@ -304,7 +304,7 @@ func (t *telling) read(ctx context.Context, n int, offset int64, limit int, wait
 
 // whileAway repeats a call while the host daemon is away.
 func whileAway(ctx context.Context, ask func() error) error {
-	err := wake.Retry(ctx, awayPause, awayMost, jail.IsAway, ask)
+	err := wake.Retry(ctx, awayPause, maxAway, jail.IsAway, ask)
 	if jail.IsAway(err) {
 		err = errors.Join(context.Cause(ctx), err)
 	}

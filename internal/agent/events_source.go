@@ -97,8 +97,8 @@ func (s processSource) read(ctx context.Context, stream jail.Stream, offset int6
 	return jail.LogChunk{}, ctx.Err()
 }
 
-func (s processSource) wait(ctx context.Context, most time.Duration) {
-	timer := time.NewTimer(most)
+func (s processSource) wait(ctx context.Context, limit time.Duration) {
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case <-s.pr.done:

@@ -173,7 +173,7 @@ func (p *processes) destroy(ctx context.Context, name jail.Name) error {
 		defer p.mu.Unlock()
 		return !p.closing && jail.IsAway(err)
 	}
-	return wake.Retry(ctx, awayPause, awayMost, again, func() error { return p.with.Driver.Destroy(ctx, name) })
+	return wake.Retry(ctx, awayPause, maxAway, again, func() error { return p.with.Driver.Destroy(ctx, name) })
 }
 
 // stdin is what a program reads.

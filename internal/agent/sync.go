@@ -208,8 +208,8 @@ func warnings(tasks []*task) (out []string) {
 			}
 		}
 	}
-	const most = 50
-	return out[:min(len(out), most)]
+	const limit = 50
+	return out[:min(len(out), limit)]
 }
 
 func within(inner, outer string) bool { return inner == outer || strings.HasPrefix(inner, outer+"/") }

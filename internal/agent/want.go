@@ -213,12 +213,12 @@ func shapes(old, fresh jail.Spec) (why []string) {
 	}
 	slices.Sort(names)
 	if len(names) > 0 {
-		const most = 8
+		const limit = 8
 		rest := ""
-		if len(names) > most {
-			rest = fmt.Sprintf(" and %d others", len(names)-most)
+		if len(names) > limit {
+			rest = fmt.Sprintf(" and %d others", len(names)-limit)
 		}
-		say("the services or models that it may use have changed: %s%s", strings.Join(names[:min(len(names), most)], ", "), rest)
+		say("the services or models that it may use have changed: %s%s", strings.Join(names[:min(len(names), limit)], ", "), rest)
 	}
 	if len(why) == 0 {
 		say("its jail was made by another version of the program")

@@ -34,7 +34,7 @@ const (
 func (a *API) agentRoutes() {
 	sync := route{method: http.MethodPost, path: "/v1/agents/sync", id: "sync-agents", summary: "Make the machine match a file",
 		status: http.StatusOK, body: reflect.TypeFor[agent.SyncRequest]()}
-	a.large[sync.method+" "+sync.path] = large{most: maxSync, may: identity.AgentSync}
+	a.large[sync.method+" "+sync.path] = large{limit: maxSync, may: identity.AgentSync}
 	a.plain(sync, []*huma.Param{progressParam()}, a.planAnswers(), a.syncAgents)
 	a.plain(route{method: http.MethodPost, path: ofAgent + "/declare", id: "declare-agent", summary: "Declare one agent, beside what is declared",
 		status: http.StatusOK, body: reflect.TypeFor[DeclareRequest]()}, []*huma.Param{agentNameParam(), progressParam()}, a.planAnswers(), a.declareAgent)
@@ -55,8 +55,8 @@ func progressParam() *huma.Param {
 }
 
 func agentNameParam() *huma.Param {
-	most := maxAgentName
-	return &huma.Param{Name: "name", In: "path", Required: true, Description: "the agent's name", Schema: &huma.Schema{Type: huma.TypeString, MaxLength: &most}}
+	limit := maxAgentName
+	return &huma.Param{Name: "name", In: "path", Required: true, Description: "the agent's name", Schema: &huma.Schema{Type: huma.TypeString, MaxLength: &limit}}
 }
 
 func tenantParam() *huma.Param {

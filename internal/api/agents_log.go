@@ -66,10 +66,10 @@ type (
 func (a *API) agentLogRoutes() {
 	add(a, route{method: http.MethodGet, path: ofAgent + "/log", id: "agent-log", summary: "What an agent's jails have printed"}, a.agentLog)
 	stdin := route{method: http.MethodPost, path: ofAgent + "/stdin", id: "type-to-agent", summary: "Write to the stdin of an agent's jail", status: http.StatusOK}
-	a.large[stdin.method+" "+stdin.path] = large{most: maxTyped, may: identity.AgentType, raw: true}
+	a.large[stdin.method+" "+stdin.path] = large{limit: maxTyped, may: identity.AgentType, raw: true}
 	a.plain(stdin, []*huma.Param{agentNameParam(), tenantParam()}, map[string]*huma.Schema{"application/json": a.schema(reflect.TypeFor[Written]())}, a.typeTo)
 	hook := route{method: http.MethodPost, path: ofAgent + "/webhook", id: "agent-webhook", summary: "Send a request to port 8000 of an agent's jail", status: http.StatusOK}
-	a.large[hook.method+" "+hook.path] = large{most: maxHook, may: identity.AgentWebhook, raw: true}
+	a.large[hook.method+" "+hook.path] = large{limit: maxHook, may: identity.AgentWebhook, raw: true}
 	a.plain(hook, []*huma.Param{agentNameParam(), tenantParam()}, map[string]*huma.Schema{bytesType: binary()}, a.agentWebhook)
 	for _, r := range []route{stdin, hook} {
 		a.api.OpenAPI().Paths[r.path].Post.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{bytesType: {Schema: binary()}}}
@@ -174,13 +174,13 @@ func (a *API) typeTo(w http.ResponseWriter, req *http.Request, by identity.Princ
 }
 
 // rawBody reads a body of bytes.
-func rawBody(req *http.Request, most int) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(req.Body, int64(most)+1))
+func rawBody(req *http.Request, limit int) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(req.Body, int64(limit)+1))
 	if err != nil {
 		return nil, problem.Wrap(err, problem.BadRequest, "send it again", "the body did not arrive")
 	}
-	if len(data) > most {
-		return nil, tooLarge(int64(most))
+	if len(data) > limit {
+		return nil, tooLarge(int64(limit))
 	}
 	return data, nil
 }

@@ -242,11 +242,11 @@ func (a *API) createPearl(ctx context.Context, by identity.Principal, in *jsonBo
 	return nil, problem.New(problem.Conflict, "store it again", "the secret was removed while it was stored")
 }
 
-// mostTides is how many records are looked through for a page.
-const mostTides = 1000
+// maxTides is how many records are looked through for a page.
+const maxTides = 1000
 
 func (a *API) tides(ctx context.Context, by identity.Principal, in *tidesInput) (*answer[Tides], error) {
-	q := op.AuditQuery{AuditFilter: op.AuditFilter{Action: "gateway."}, Limit: mostTides}
+	q := op.AuditQuery{AuditFilter: op.AuditFilter{Action: "gateway."}, Limit: maxTides}
 	if in.CrabID != "" {
 		q.Actor = string(identity.KindAgent) + ":" + in.CrabID
 	}

@@ -144,7 +144,7 @@ func TestTidesAreWhatWentThroughTheGateway(t *testing.T) {
 		}}
 	})
 	got := read[Tides](t, d.ask(t, "GET", "/v1/tides", ""), 200)
-	if len(got.Tides) != 4 || got.Pagination != (Pagination{Page: 1, Limit: 50, Total: 4, Pages: 1}) || asked.ActionPrefix != "gateway." || asked.Limit != mostTides {
+	if len(got.Tides) != 4 || got.Pagination != (Pagination{Page: 1, Limit: 50, Total: 4, Pages: 1}) || asked.ActionPrefix != "gateway." || asked.Limit != maxTides {
 		t.Fatalf("%+v of %+v", got, asked)
 	}
 	failed, refused, tunnel, executed := got.Tides[0], got.Tides[1], got.Tides[2], got.Tides[3]

@@ -185,9 +185,9 @@ type API struct {
 
 // large says how much a body may have, from whom, and whether it is bytes instead of JSON.
 type large struct {
-	most int64
-	may  identity.Operation
-	raw  bool
+	limit int64
+	may   identity.Operation
+	raw   bool
 }
 
 // New makes an API.
@@ -306,13 +306,13 @@ func (a *API) bounded(mux *http.ServeMux, next http.Handler) http.Handler {
 			a.refuse(w, r, err)
 			return
 		}
-		most, raw := a.mostBody(mux, r)
-		if r.ContentLength > most {
-			a.refuse(w, r, tooLarge(most))
+		limit, raw := a.maxBody(mux, r)
+		if r.ContentLength > limit {
+			a.refuse(w, r, tooLarge(limit))
 			return
 		}
 		// A body that does not say its length may be too large all the same. huma stops one byte later.
-		r.Body = http.MaxBytesReader(w, r.Body, most+1)
+		r.Body = http.MaxBytesReader(w, r.Body, limit+1)
 		if r.ContentLength != 0 && !raw {
 			if !strict.Content(r.Header.Get("Content-Type")) {
 				a.refuse(w, r, problem.New(problem.BadRequest, "send Content-Type: application/json", "the body is not JSON"))
@@ -324,9 +324,9 @@ func (a *API) bounded(mux *http.ServeMux, next http.Handler) http.Handler {
 	})
 }
 
-// mostBody is how large the body of a request may be, and whether it is no JSON. Much is read only for somebody whom it
+// maxBody is how large the body of a request may be, and whether it is no JSON. Much is read only for somebody whom it
 // may serve.
-func (a *API) mostBody(mux *http.ServeMux, r *http.Request) (most int64, raw bool) {
+func (a *API) maxBody(mux *http.ServeMux, r *http.Request) (limit int64, raw bool) {
 	_, pattern := mux.Handler(r)
 	body, ok := a.large[pattern]
 	if !ok {
@@ -334,7 +334,7 @@ func (a *API) mostBody(mux *http.ServeMux, r *http.Request) (most int64, raw boo
 	}
 	by := caller(r.Context())
 	if identity.CanWith(by, body.may, identity.Object{Tenant: by.TenantOr(""), Agent: by.ID, Session: by.Session}) == nil {
-		return body.most, body.raw
+		return body.limit, body.raw
 	}
 	return maxBody, body.raw
 }
@@ -369,8 +369,8 @@ func plainAddress(r *http.Request) error {
 	return nil
 }
 
-func tooLarge(most int64) error {
-	return problem.New(problem.BadRequest, "send less", "the body has more than %d bytes", most)
+func tooLarge(limit int64) error {
+	return problem.New(problem.BadRequest, "send less", "the body has more than %d bytes", limit)
 }
 
 // elsewhere answers what no route does: 405 where the path exists for another method, else 404.

@@ -33,7 +33,7 @@ func (a *API) driveRoutes() {
 			parameters = append(parameters, &huma.Param{Name: f.Name, In: "query", Schema: a.schema(f.Type)})
 		}
 		if r.Raw {
-			a.large[described.method+" "+described.path] = large{most: control.MaxFile, may: identity.SessionUse, raw: true}
+			a.large[described.method+" "+described.path] = large{limit: control.MaxFile, may: identity.SessionUse, raw: true}
 		}
 		a.plain(described, parameters, a.resultOf(r), a.drive(r))
 		if r.Raw {

@@ -76,7 +76,7 @@ func (c *counted) Read(p []byte) (int, error) {
 
 func TestMuchIsReadOnlyForWhomItMayServe(t *testing.T) {
 	w := newWorld(t)
-	for who, most := range map[string]int{"acme viewer": maxBody + 4096, "acme operator": control.MaxFile + 1, "": 0} {
+	for who, limit := range map[string]int{"acme viewer": maxBody + 4096, "acme operator": control.MaxFile + 1, "": 0} {
 		body := &counted{Reader: strings.NewReader(strings.Repeat("x", control.MaxFile))}
 		r := httptest.NewRequest("PUT", "/v1/sessions/"+w.session+"/files/a", body)
 		r.Host, r.RemoteAddr = "127.0.0.1:18780", "127.0.0.1:40000"
@@ -85,7 +85,7 @@ func TestMuchIsReadOnlyForWhomItMayServe(t *testing.T) {
 		}
 		answer := httptest.NewRecorder()
 		w.ServeHTTP(answer, r)
-		if body.n > most || (answer.Code == 200) != (who == "acme operator") {
+		if body.n > limit || (answer.Code == 200) != (who == "acme operator") {
 			t.Errorf("%q: %d %s, after %d bytes", who, answer.Code, answer.Body, body.n)
 		}
 	}

@@ -14,20 +14,20 @@ import (
 
 // Bounds of connections, of which each takes a descriptor.
 const (
-	// strangersMost is how many may be open that have shown no key, and strangersOfOne how many of one address. One more
+	// maxStrangers is how many may be open that have shown no key, and strangersOfOne how many of one address. One more
 	// closes the oldest of the address that has most, or of its own.
-	strangersMost  = 1024
+	maxStrangers   = 1024
 	strangersOfOne = 128
-	// keptMost is how many of those that have shown a key are kept for the next request. A request on one more is answered,
+	// maxKept is how many of those that have shown a key are kept for the next request. A request on one more is answered,
 	// and its connection closed.
-	keptMost = 4096
+	maxKept = 4096
 )
 
 // Entrance is a listener that nobody fills who has no key, and no tenant for the others. It is put beneath TLS.
 type Entrance struct {
 	net.Listener
-	kept        *quota.Gate
-	most, ofOne int
+	kept         *quota.Gate
+	limit, ofOne int
 
 	mu        sync.Mutex
 	strangers map[netip.Addr]*linked.List // of *visitor, oldest first
@@ -36,8 +36,8 @@ type Entrance struct {
 
 // NewEntrance makes one. Quotas and Tenants divide what is kept; see [quota.GateOptions].
 func NewEntrance(l net.Listener, q config.Quotas, tenants func() int) *Entrance {
-	return &Entrance{Listener: l, most: strangersMost, ofOne: strangersOfOne, strangers: map[netip.Addr]*linked.List{},
-		kept: quota.NewGate(quota.GateOptions{Kind: quota.KeptConnections(), Whole: keptMost, Quotas: q, Tenants: tenants})}
+	return &Entrance{Listener: l, limit: maxStrangers, ofOne: strangersOfOne, strangers: map[netip.Addr]*linked.List{},
+		kept: quota.NewGate(quota.GateOptions{Kind: quota.KeptConnections(), Whole: maxKept, Quotas: q, Tenants: tenants})}
 }
 
 // Accept implements net.Listener.
@@ -71,15 +71,15 @@ func (e *Entrance) enter(v *visitor) (leaves *visitor) {
 	switch {
 	case mine.Len() >= e.ofOne:
 		leaves = mine.Front().Value.(*visitor)
-	case e.count >= e.most:
-		most := mine
+	case e.count >= e.limit:
+		limit := mine
 		for _, all := range e.strangers {
-			if all.Len() > most.Len() {
-				most = all
+			if all.Len() > limit.Len() {
+				limit = all
 			}
 		}
-		if most.Len() > 0 {
-			leaves = most.Front().Value.(*visitor)
+		if limit.Len() > 0 {
+			leaves = limit.Front().Value.(*visitor)
 		}
 	}
 	if leaves != nil {

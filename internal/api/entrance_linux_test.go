@@ -25,7 +25,7 @@ func entered(t *testing.T) (w *world, e *Entrance) {
 		t.Fatal(err)
 	}
 	e = NewEntrance(plain, config.Quotas{Tenant: 50, Agent: 100}, func() int { return 2 })
-	e.most, e.ofOne = 12, 8
+	e.limit, e.ofOne = 12, 8
 	e.kept = quota.NewGate(quota.GateOptions{Kind: quota.KeptConnections(), Whole: 4, Quotas: config.Quotas{Tenant: 50, Agent: 100},
 		Tenants: func() int { return 2 }})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -115,7 +115,7 @@ func TestStrangersKeepNobodyOut(t *testing.T) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.count > e.most {
+	if e.count > e.limit {
 		t.Errorf("%d strangers are connected", e.count)
 	}
 }

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// meterMost is how many bytes of bodies and answers are in memory for all, and meterAgent for one agent. The largest
+	// maxMeter is how many bytes of bodies and answers are in memory for all, and meterAgent for one agent. The largest
 	// answer is a picture of 64 MiB.
-	meterMost  = 512 << 20
+	maxMeter   = 512 << 20
 	meterAgent = 96 << 20
 	// meterStrangers is how many are of requests that have shown no key yet: they take no room of those that have.
 	meterStrangers = 64 << 20
@@ -27,7 +27,7 @@ type meters struct{ known, strangers *quota.Gate }
 
 func newMeters(o Options) *meters {
 	return &meters{
-		known:     quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: meterMost, Agent: meterAgent, Quotas: o.Quotas, Tenants: o.Tenants}),
+		known:     quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: maxMeter, Agent: meterAgent, Quotas: o.Quotas, Tenants: o.Tenants}),
 		strangers: quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: meterStrangers}),
 	}
 }

@@ -71,7 +71,7 @@ func mayDo(e expectation) string {
 		return "every key"
 	}
 	rule := identity.Table()[i]
-	who := string(rule.Least)
+	who := string(rule.Min)
 	if rule.Reach == identity.ReachInstallation {
 		who += " of all tenants"
 	}

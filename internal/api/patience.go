@@ -11,7 +11,7 @@ import (
 
 // patient waits for a body only as long as one may take, and not at all for one that nobody reads: a request that
 // announces a body and never sends it would otherwise be answered never, and keep the server from ending.
-func (a *API) patient(most time.Duration, next http.Handler) http.Handler {
+func (a *API) patient(limit time.Duration, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer a.panicked(r)
 		if r.ContentLength == 0 {
@@ -24,7 +24,7 @@ func (a *API) patient(most time.Duration, next http.Handler) http.Handler {
 				a.Log.Debug("bound the body of a request", "error", err) // the connection is gone
 			}
 		}
-		until(time.Now().Add(most)) // by the system's clock, which is the connection's
+		until(time.Now().Add(limit)) // by the system's clock, which is the connection's
 		body := &timedBody{ReadCloser: r.Body, ended: func() { until(time.Time{}) }}
 		r.Body = body
 		next.ServeHTTP(w, r)
@@ -34,7 +34,7 @@ func (a *API) patient(most time.Duration, next http.Handler) http.Handler {
 		// The answer is sent after this, and the server reads what it was promised first. A small body that is there already
 		// is taken now: a bound that stays behind it would end the requests that come next on the connection.
 		var err error
-		if r.ContentLength > 0 && r.ContentLength <= takeMost {
+		if r.ContentLength > 0 && r.ContentLength <= maxTake {
 			until(time.Now().Add(takeLimit))
 			_, err = io.Copy(io.Discard, body)
 		}
@@ -51,7 +51,7 @@ func (a *API) patient(most time.Duration, next http.Handler) http.Handler {
 // A body that nobody read is taken when it is of a length that the server takes itself, and as long as one takes that is on
 // its way.
 const (
-	takeMost  = 256 << 10
+	maxTake   = 256 << 10
 	takeLimit = 50 * time.Millisecond
 )
 

@@ -84,6 +84,6 @@ func binary() *huma.Schema { return &huma.Schema{Type: huma.TypeString, Format: 
 
 // sessionID describes the wildcard that every route of a session has.
 func sessionID() *huma.Param {
-	most := maxID
-	return &huma.Param{Name: "id", In: "path", Required: true, Description: "the session's id", Schema: &huma.Schema{Type: huma.TypeString, MaxLength: &most}}
+	limit := maxID
+	return &huma.Param{Name: "id", In: "path", Required: true, Description: "the session's id", Schema: &huma.Schema{Type: huma.TypeString, MaxLength: &limit}}
 }

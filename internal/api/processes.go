@@ -91,7 +91,7 @@ func (a *API) addProcesses() {
 		status: http.StatusNoContent}, a.endProcess)
 	stdin := route{method: http.MethodPost, path: ofProcesses + "/{id}/stdin", id: "type-to-process", status: http.StatusOK,
 		summary: "Write to the stdin of a program; an empty body is the end of it"}
-	a.large[stdin.method+" "+stdin.path] = large{most: maxTyped, may: identity.AgentType, raw: true}
+	a.large[stdin.method+" "+stdin.path] = large{limit: maxTyped, may: identity.AgentType, raw: true}
 	a.plain(stdin, []*huma.Param{agentNameParam(), processID(), tenantParam()},
 		map[string]*huma.Schema{"application/json": a.schema(reflect.TypeFor[Written]())}, a.typeTo)
 	a.api.OpenAPI().Paths[stdin.path].Post.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{bytesType: {Schema: binary()}}}

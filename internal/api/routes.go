@@ -76,7 +76,7 @@ func (a *API) operation(r route) huma.Operation {
 	}
 	if r.jars != "" {
 		op.MaxBodyBytes, op.BodyReadTimeout = maxJar+1, jarTimeout
-		a.large[r.method+" "+r.path] = large{most: maxJar, may: r.jars}
+		a.large[r.method+" "+r.path] = large{limit: maxJar, may: r.jars}
 	}
 	if r.lines != nil {
 		op.Responses["200"] = &huma.Response{Description: "OK", Content: map[string]*huma.MediaType{

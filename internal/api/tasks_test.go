@@ -43,7 +43,7 @@ func TestATaskIsToldLineByLine(t *testing.T) {
 		if got = r; r.Goal == "early" {
 			return task.Result{}, problem.New(problem.ModelUnknown, "name one", "there is none")
 		}
-		tell(task.Step{Do: "open a session", Session: "s_1", Most: 25})
+		tell(task.Step{Do: "open a session", Session: "s_1", Max: 25})
 		if r.Goal == "late" {
 			return task.Result{}, problem.New(problem.TaskGaveUp, "look at it", "it gave up")
 		}

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// mostVague is how many sentences in comments of Go that is no test may still have a subject that names nobody: see vagueIn. The
+// maxVague is how many sentences in comments of Go that is no test may still have a subject that names nobody: see vagueIn. The
 // number may only fall.
-const mostVague = 80
+const maxVague = 80
 
 // vague is the beginning of a sentence, or of a part behind a colon or semicolon, whose subject is a pronoun: "who asks waits",
 // "nobody reads it", "What is kept goes on". A reader has to guess which program or person is meant.
@@ -62,15 +62,15 @@ func TestSentencesNameTheirSubject(t *testing.T) {
 		}
 	}
 	switch {
-	case count > mostVague:
+	case count > maxVague:
 		for path, found := range perFile {
 			for _, sentence := range found {
 				t.Logf("%s: %s", path, sentence)
 			}
 		}
 		t.Errorf("%d sentences in comments have who, what, nobody, whoever or whatever as their subject, and %d may: name the caller, the client, "+
-			"the process or the person; all of them are above", count, mostVague)
-	case mostVague-count > 25:
+			"the process or the person; all of them are above", count, maxVague)
+	case maxVague-count > 25:
 		t.Errorf("mostVague can be lower: %d sentences are left", count)
 	}
 

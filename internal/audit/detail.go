@@ -290,15 +290,15 @@ func secret(word string) bool {
 	return false
 }
 
-// namesMost bounds the names of a list in a record, in bytes: a record has room for 4 KiB.
-const namesMost = 1200
+// maxNames bounds the names of a list in a record, in bytes: a record has room for 4 KiB.
+const maxNames = 1200
 
 // Names are as many names of a list as a record has room for. How many there are is recorded beside them.
 func Names(names []string) []string {
 	out := []string{} // a record has no null
 	size := 0
 	for _, name := range names {
-		if size += len(name) + 3; size > namesMost {
+		if size += len(name) + 3; size > maxNames {
 			break
 		}
 		out = append(out, name)

@@ -84,8 +84,8 @@ func fit(row store.AuditRow, detail Detail) (store.AuditRow, error) {
 		errs = append(errs, err)
 		row.Action = "audit.unnamed"
 	}
-	checked := func(name, text string, most int) string {
-		if err := checkText(name, text, most); err != nil {
+	checked := func(name, text string, limit int) string {
+		if err := checkText(name, text, limit); err != nil {
 			errs = append(errs, err)
 			return ""
 		}
@@ -126,10 +126,10 @@ func checkAction(action string) error {
 	return nil
 }
 
-func checkText(name, text string, most int) error {
+func checkText(name, text string, limit int) error {
 	switch {
-	case len(text) > most:
-		return fmt.Errorf("the %s has %d bytes, more than %d", name, len(text), most)
+	case len(text) > limit:
+		return fmt.Errorf("the %s has %d bytes, more than %d", name, len(text), limit)
 	case !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl):
 		return fmt.Errorf("the %s is not UTF-8 without control characters", name)
 	}

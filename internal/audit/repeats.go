@@ -18,9 +18,9 @@ import (
 const (
 	refusalsAtOnce    = 1000
 	refusalsPerSecond = 2
-	// repeatsMost is how many different records are remembered, and of how many actors the rate is known. Records on top
+	// maxRepeats is how many different records are remembered, and of how many actors the rate is known. Records on top
 	// of the first number are written down each time; actors on top of the second share one rate.
-	repeatsMost = 4096
+	maxRepeats = 4096
 	// forgetActor is how long the rate of an actor is kept that is not refused. It is full again by then.
 	forgetActor = 10 * time.Minute
 )
@@ -99,14 +99,14 @@ func (r *repeats) count(row store.AuditRow) bool {
 }
 
 func (r *repeats) remember(row store.AuditRow, now time.Time) {
-	if len(r.rows) < repeatsMost {
+	if len(r.rows) < maxRepeats {
 		r.rows[sameAs(row)] = &repeat{row: row, until: now.Add(r.every)}
 	}
 }
 
 func (r *repeats) of(who whom, now time.Time) *refuser {
 	if r.by[who] == nil {
-		if len(r.by) >= repeatsMost {
+		if len(r.by) >= maxRepeats {
 			who = whom{}
 		}
 		if r.by[who] == nil {

@@ -92,7 +92,7 @@ func TestWhoIsRefusedAllTheTimeDoesNotFillTheLog(t *testing.T) {
 				twins = append(twins, r)
 			}
 		}
-		if most := refusalsAtOnce + seconds*refusalsPerSecond + 5; len(bots) > most || len(bots) < refusalsAtOnce {
+		if limit := refusalsAtOnce + seconds*refusalsPerSecond + 5; len(bots) > limit || len(bots) < refusalsAtOnce {
 			t.Errorf("%d records of %d refusals of one agent", len(bots), each*seconds)
 		}
 		counts := 0
@@ -113,16 +113,16 @@ func TestWhoIsRefusedAllTheTimeDoesNotFillTheLog(t *testing.T) {
 // The number of refusals that are remembered is bounded, and one that is not remembered is written.
 func TestRepeatsAreRememberedUpToABound(t *testing.T) {
 	r := newRepeats(time.Minute)
-	for n := range 2 * repeatsMost {
+	for n := range 2 * maxRepeats {
 		row, err := eventRow(refusal("acme", fmt.Sprint(n), "x"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := n <= repeatsMost+refusalsAtOnce; r.refused(row, false, day) != want && n != repeatsMost+refusalsAtOnce {
+		if want := n <= maxRepeats+refusalsAtOnce; r.refused(row, false, day) != want && n != maxRepeats+refusalsAtOnce {
 			t.Fatalf("the refusal of actor %d is written: %v", n, !want)
 		}
 	}
-	if len(r.rows) > repeatsMost || len(r.by) > repeatsMost+1 {
+	if len(r.rows) > maxRepeats || len(r.by) > maxRepeats+1 {
 		t.Errorf("%d records and %d actors are remembered", len(r.rows), len(r.by))
 	}
 	for range 3 {

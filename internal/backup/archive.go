@@ -156,14 +156,14 @@ func read(ctx context.Context, r io.Reader, k Keys, progress Progress, begin fun
 		return m, err
 	}
 	t := tar.NewReader(z)
-	next := func(name string, most int64) (*tar.Header, error) {
+	next := func(name string, limit int64) (*tar.Header, error) {
 		h, err := t.Next()
 		switch {
 		case err != nil:
 			return nil, stopped(ctx, fmt.Errorf("look for %s: %w", name, err))
 		case h.Typeflag != tar.TypeReg || h.Name != name:
 			return nil, damaged(fmt.Errorf("%q stands where %s should", h.Name, name))
-		case h.Size < 0 || h.Size > most:
+		case h.Size < 0 || h.Size > limit:
 			return nil, damaged(fmt.Errorf("%s has %d bytes", name, h.Size))
 		}
 		return h, nil

@@ -89,7 +89,7 @@ func (a Act) timeout() time.Duration {
 	case "type":
 		fallback = defaultInteraction
 		if a.Slowly && a.Text != nil {
-			fallback = min(fallback+2*slowKey*time.Duration(len(*a.Text)), mostInteraction*time.Millisecond)
+			fallback = min(fallback+2*slowKey*time.Duration(len(*a.Text)), maxInteraction*time.Millisecond)
 		}
 	case "wait":
 		fallback = max(defaultWait, time.Duration(a.TimeMS)*time.Millisecond+5*time.Second)

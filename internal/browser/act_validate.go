@@ -30,9 +30,9 @@ const (
 
 // Timeouts of actions, in milliseconds; see [Act.Limit].
 const (
-	leastTimeout       = 500
-	mostInteraction    = 60_000
-	mostWait           = 120_000
+	minTimeout         = 500
+	maxInteraction     = 60_000
+	maxWait            = 120_000
 	defaultInteraction = 8 * time.Second
 	defaultWait        = 20 * time.Second
 	defaultAction      = 60 * time.Second
@@ -85,15 +85,15 @@ func selectorKinds() []string {
 func (a Act) validateSizes() error {
 	for _, field := range []struct {
 		name, value string
-		most        int
+		limit       int
 	}{
 		{"targetId", a.TargetID, maxActName}, {"ref", a.Ref, maxActName}, {"startRef", a.StartRef, maxActName},
 		{"endRef", a.EndRef, maxActName}, {"key", a.Key, maxActName}, {"selector", a.Selector, maxActLine},
 		{"startSelector", a.StartSel, maxActLine}, {"endSelector", a.EndSel, maxActLine}, {"url", a.URL, maxActLine},
 		{"textGone", a.TextGone, maxActLine}, {"fn", a.Fn, maxActFn},
 	} {
-		if len(field.value) > field.most {
-			return invalidAct("shorten it", "%s has more than %d bytes", field.name, field.most)
+		if len(field.value) > field.limit {
+			return invalidAct("shorten it", "%s has more than %d bytes", field.name, field.limit)
 		}
 	}
 	switch {
@@ -114,13 +114,13 @@ func (a Act) validateSizes() error {
 }
 
 func (a Act) validateTimes() error {
-	most := mostInteraction
+	maximum := maxInteraction
 	switch a.Kind {
 	case "wait", "evaluate", "batch":
-		most = mostWait
+		maximum = maxWait
 	}
-	if a.TimeoutMS != 0 && (a.TimeoutMS < leastTimeout || a.TimeoutMS > most) {
-		return invalidAct("", "%s timeoutMs must be between %d and %d", a.Kind, leastTimeout, most)
+	if a.TimeoutMS != 0 && (a.TimeoutMS < minTimeout || a.TimeoutMS > maximum) {
+		return invalidAct("", "%s timeoutMs must be between %d and %d", a.Kind, minTimeout, maximum)
 	}
 	if a.DelayMS < 0 {
 		return invalidAct("", "delayMs must be a non-negative integer")

@@ -143,12 +143,12 @@ func (m *acting) lacksInPage(ctx context.Context, w wanted) (string, error) {
 }
 
 // looked looks at the page for some time, without some texts; see [Browser.openly].
-func (m *acting) looked(ctx context.Context, w wanted, most time.Duration, texts []string) (jsontext.Value, error) {
+func (m *acting) looked(ctx context.Context, w wanted, maximum time.Duration, texts []string) (jsontext.Value, error) {
 	world, err := m.page.world(ctx)
 	if err != nil {
 		return nil, err
 	}
-	arguments, err := callArguments(w, most.Milliseconds(), concealing{texts})
+	arguments, err := callArguments(w, maximum.Milliseconds(), concealing{texts})
 	if err != nil {
 		return nil, err
 	}

@@ -28,8 +28,8 @@ const maxFound = 5
 func (b *Browser) Conceal(values *redact.Values) { b.concealed.Store(values) }
 
 // shown is a text of a page without the values, cut.
-func (b *Browser) shown(text string, most int) string {
-	return bounded(b.concealed.Load().Text(text), most)
+func (b *Browser) shown(text string, maximum int) string {
+	return bounded(b.concealed.Load().Text(text), maximum)
 }
 
 // titled is the title of a page, as shown.

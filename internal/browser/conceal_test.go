@@ -68,7 +68,7 @@ func TestACutShowsNoPartOfAValue(t *testing.T) {
 			"html":          func(n int) Operation { return DOM{MaxChars: n} },
 			"html of one":   func(n int) Operation { return DOM{Selector: "#f", MaxChars: n} },
 			"snapshot":      func(n int) Operation { return Snapshot{MaxChars: n} },
-			"snapshot urls": func(int) Operation { return Snapshot{MaxChars: mostChars, URLs: true} },
+			"snapshot urls": func(int) Operation { return Snapshot{MaxChars: maxChars, URLs: true} },
 			"aria":          func(int) Operation { return Snapshot{Format: formatAria} },
 			"domSnapshot":   func(int) Operation { return Snapshot{Format: formatDOM} },
 			"query":         func(int) Operation { return Query{Selector: "body *"} },

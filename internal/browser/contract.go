@@ -86,7 +86,7 @@ type (
 		TargetID string `json:"targetId,omitempty"`
 		Level    string `json:"level,omitempty"` // the least: debug, info, warning, error
 		Clear    bool   `json:"clear,omitempty"`
-		Most     int    `json:"limit,omitempty"`
+		Max      int    `json:"limit,omitempty"`
 	}
 	// ConsoleResult is the answer to [Console].
 	ConsoleResult struct {
@@ -183,7 +183,7 @@ type (
 	Query struct {
 		Selector string `json:"selector"`
 		TargetID string `json:"targetId,omitempty"`
-		Most     int    `json:"limit,omitempty"` // 1 to 1000, 20
+		Max      int    `json:"limit,omitempty"` // 1 to 1000, 20
 	}
 	// QueryResult is the answer to [Query].
 	QueryResult struct {
@@ -292,7 +292,7 @@ type (
 		TargetID string `json:"targetId,omitempty"`
 		// Format is ai (a tree of lines with refs), aria (the accessibility tree) or domSnapshot.
 		Format      string `json:"format,omitempty"`
-		Most        int    `json:"limit,omitempty"`       // of nodes, aria and domSnapshot: 1 to 50000, 500
+		Max         int    `json:"limit,omitempty"`       // of nodes, aria and domSnapshot: 1 to 50000, 500
 		MaxChars    int    `json:"maxChars,omitempty"`    // of ai: 40000
 		Interactive bool   `json:"interactive,omitempty"` // only what can be used
 		Compact     bool   `json:"compact,omitempty"`     // without what only groups

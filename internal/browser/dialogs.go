@@ -50,7 +50,7 @@ func (SetDialog) Effect() Effect { return Steers }
 // Validate reports a bad timeout or text.
 func (o SetDialog) Validate() error {
 	flaws := problem.ValidationError{Code: problem.BadRequest}
-	timeoutWithin(&flaws, o.TimeoutMS, leastTimeout, 120000)
+	timeoutWithin(&flaws, o.TimeoutMS, minTimeout, 120000)
 	if len(o.PromptText) > maxPrompt {
 		flaws.Add("promptText", "has %d bytes; %d are allowed", len(o.PromptText), maxPrompt)
 	}

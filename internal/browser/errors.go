@@ -17,10 +17,10 @@ const (
 )
 
 // bounded cuts text at a character's border.
-func bounded(text string, most int) string {
-	if len(text) > most {
-		cut := most
-		for cut > 0 && most-cut < utf8.UTFMax && !utf8.RuneStart(text[cut]) {
+func bounded(text string, maximum int) string {
+	if len(text) > maximum {
+		cut := maximum
+		for cut > 0 && maximum-cut < utf8.UTFMax && !utf8.RuneStart(text[cut]) {
 			cut--
 		}
 		text = text[:cut]

@@ -54,7 +54,7 @@ func (o Eval) Validate() error {
 	if len(o.JS) > maxScript {
 		flaws.Add("js", "it has %d bytes; %d are allowed", len(o.JS), maxScript)
 	}
-	timeoutWithin(&flaws, o.TimeoutMS, leastTimeout, int(maxEvalTimeout.Milliseconds()))
+	timeoutWithin(&flaws, o.TimeoutMS, minTimeout, int(maxEvalTimeout.Milliseconds()))
 	return flaws.Err()
 }
 

@@ -60,7 +60,7 @@ func (o ChooseFiles) Validate() error {
 	if named > 1 {
 		flaws.Add("ref", "ref, inputRef and element name an element each; give one of them")
 	}
-	timeoutWithin(&flaws, o.TimeoutMS, leastTimeout, int(maxChooseTimeout.Milliseconds()))
+	timeoutWithin(&flaws, o.TimeoutMS, minTimeout, int(maxChooseTimeout.Milliseconds()))
 	return flaws.Err()
 }
 

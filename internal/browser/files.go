@@ -320,7 +320,7 @@ func (WaitDownload) Effect() Effect { return Looks }
 // Validate implements Operation.
 func (o WaitDownload) Validate() error {
 	flaws := problem.ValidationError{Code: problem.BadRequest}
-	timeoutWithin(&flaws, o.TimeoutMS, leastTimeout, int(maxWaitDownload.Milliseconds()))
+	timeoutWithin(&flaws, o.TimeoutMS, minTimeout, int(maxWaitDownload.Milliseconds()))
 	return flaws.Err()
 }
 

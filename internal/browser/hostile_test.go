@@ -51,7 +51,7 @@ func lookers(tab string) []Operation {
 // TestATabThatHangsIsLeftWhereNoMoreTabsMayBe needs another tab for a moment, where there are as many as there may be.
 func TestATabThatHangsIsLeftWhereNoMoreTabsMayBe(t *testing.T) {
 	b := openOwn(t, Shell, newGateway(t, hostileSite()).URL)
-	b.tabs.most = 1
+	b.tabs.limit = 1
 	if tabs := do[TabsResult](t, b, Tabs{}).Tabs; len(tabs) > 1 {
 		t.Fatalf("it begins with %+v", tabs)
 	}
@@ -70,9 +70,9 @@ func TestATabThatHangsIsLeftWhereNoMoreTabsMayBe(t *testing.T) {
 
 func TestNoHostilePageHoldsUpAnOperation(t *testing.T) {
 	eachBuild(t, func(t *testing.T, build Build) {
-		const most = 20 // a hundred take longer
+		const maximum = 20 // a hundred take longer
 		b := openOwn(t, build, newGateway(t, hostileSite()).URL)
-		b.tabs.most = most
+		b.tabs.limit = maximum
 		for _, test := range []struct {
 			page        string
 			ends        bool // its load event comes, on a machine that has the time
@@ -130,7 +130,7 @@ func TestNoHostilePageHoldsUpAnOperation(t *testing.T) {
 				}
 				for {
 					tabs := do[TabsResult](t, b, Tabs{}).Tabs
-					if len(tabs) > most+20 {
+					if len(tabs) > maximum+20 {
 						t.Errorf("%d tabs", len(tabs))
 					}
 					if len(tabs) == 1 {

@@ -247,8 +247,8 @@ func (l *Live) openTab(ctx context.Context, raw string) error {
 	if err != nil {
 		return err
 	}
-	if l.b.tabs.count() >= l.b.tabs.most {
-		return problem.New(problem.Conflict, "close some of them first", "%d tabs are open, and no more may be", l.b.tabs.most)
+	if l.b.tabs.count() >= l.b.tabs.limit {
+		return problem.New(problem.Conflict, "close some of them first", "%d tabs are open, and no more may be", l.b.tabs.limit)
 	}
 	tab, err := l.b.create(ctx)
 	if err != nil {

@@ -435,11 +435,11 @@ func (in LiveInput) validate() error {
 	}
 	for _, text := range []struct {
 		name, value string
-		most        int
+		limit       int
 	}{{"text", in.Text, maxLiveText}, {"key", in.Key, 40}, {"code", in.Code, 40}, {"url", in.URL, maxURL},
 		{"tab", in.Tab, maxReference}, {"popup", in.Popup, 40}, {"user", in.User, maxSecret}, {"password", in.Password, maxSecret}} {
-		if len(text.value) > text.most || !utf8.ValidString(text.value) {
-			flaws.Add(text.name, "it has more than %d bytes, or is no text", text.most)
+		if len(text.value) > text.limit || !utf8.ValidString(text.value) {
+			flaws.Add(text.name, "it has more than %d bytes, or is no text", text.limit)
 		}
 	}
 	if in.Type == "size" && (in.Width < 320 || in.Width > maxLiveWidth || in.Height < 240 || in.Height > maxLiveHeight) {

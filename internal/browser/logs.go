@@ -34,7 +34,7 @@ const (
 
 // ring keeps the newest of something, within a number and a size in bytes.
 type ring[T any] struct {
-	most, mostBytes int
+	limit, maxBytes int
 
 	items []T
 	sizes []int
@@ -46,7 +46,7 @@ func (r *ring[T]) add(item T, size int) {
 	r.items, r.sizes = append(r.items, item), append(r.sizes, size)
 	r.bytes += size
 	drop := 0
-	for len(r.items)-drop > r.most || r.bytes > r.mostBytes && len(r.items)-drop > 1 {
+	for len(r.items)-drop > r.limit || r.bytes > r.maxBytes && len(r.items)-drop > 1 {
 		r.bytes -= r.sizes[drop]
 		drop++
 	}
@@ -285,8 +285,8 @@ func (o Console) Validate() error {
 	if o.Level != "" && !slices.Contains(levels(), o.Level) {
 		flaws.Add("level", "%q is none of %s", bounded(o.Level, 40), strings.Join(levels(), ", "))
 	}
-	if o.Most < 0 || o.Most > 1000 {
-		flaws.Add("limit", "%d is not between 1 and 1000", o.Most)
+	if o.Max < 0 || o.Max > 1000 {
+		flaws.Add("limit", "%d is not between 1 and 1000", o.Max)
 	}
 	return flaws.Err()
 }
@@ -303,10 +303,10 @@ func (o Console) Run(ctx context.Context, b *Browser) (any, error) {
 	p.mu.Lock()
 	messages, cut := p.console.take(o.Clear)
 	p.mu.Unlock()
-	least := slices.Index(levels(), o.Level)
-	messages = slices.DeleteFunc(messages, func(m ConsoleMessage) bool { return slices.Index(levels(), m.Level) < least })
-	if o.Most > 0 && len(messages) > o.Most {
-		messages, cut = messages[len(messages)-o.Most:], true
+	minimum := slices.Index(levels(), o.Level)
+	messages = slices.DeleteFunc(messages, func(m ConsoleMessage) bool { return slices.Index(levels(), m.Level) < minimum })
+	if o.Max > 0 && len(messages) > o.Max {
+		messages, cut = messages[len(messages)-o.Max:], true
 	}
 	return ConsoleResult{TargetID: p.handle(), Messages: listed(messages), Truncated: cut}, nil
 }

@@ -54,13 +54,13 @@ func TestWhatAPageSaysAndAsksForIsListed(t *testing.T) {
 		if said == nil || said.Text != "said 1 Object null undefined NaN" || said.Level != "info" || said.URL != site+"/talks" || said.Line != 2 || said.At.IsZero() {
 			t.Errorf("said %+v", said)
 		}
-		for level, most := range map[string]string{"debug": "d", "info": "said", "warning": "w", "error": "e"} {
+		for level, maximum := range map[string]string{"debug": "d", "info": "said", "warning": "w", "error": "e"} {
 			got := do[ConsoleResult](t, b, Console{Level: level})
-			if len(got.Messages) == 0 || !strings.HasPrefix(got.Messages[0].Text, most) || got.Truncated || got.TargetID != "t1" {
+			if len(got.Messages) == 0 || !strings.HasPrefix(got.Messages[0].Text, maximum) || got.Truncated || got.TargetID != "t1" {
 				t.Errorf("%s: %+v", level, got)
 			}
 		}
-		if got := do[ConsoleResult](t, b, Console{Most: 1}); len(got.Messages) != 1 || !got.Truncated {
+		if got := do[ConsoleResult](t, b, Console{Max: 1}); len(got.Messages) != 1 || !got.Truncated {
 			t.Errorf("the newest one: %+v", got)
 		}
 
@@ -135,7 +135,7 @@ func TestLogsOfAPageThatFloodsStayWithinTheirBounds(t *testing.T) {
 }
 
 func TestARingKeepsTheNewest(t *testing.T) {
-	r := ring[int]{most: 3, mostBytes: 10}
+	r := ring[int]{limit: 3, maxBytes: 10}
 	for i := range 5 {
 		r.add(i, 1)
 	}

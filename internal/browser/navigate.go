@@ -21,8 +21,8 @@ import (
 const (
 	// navigationTimeout is how long a navigation may take when the caller does not say.
 	navigationTimeout = 20 * time.Second
-	// leastNavigation and mostNavigation bound what the caller may say, in milliseconds.
-	leastNavigation, mostNavigation = 1000, 120000
+	// minNavigation and maxNavigation bound what the caller may say, in milliseconds.
+	minNavigation, maxNavigation = 1000, 120000
 	// reactTimeout is how long a page that is to be left may take to react.
 	reactTimeout = time.Second
 	// answeredTimeout is how long a page that the server has sent may take to be shown, on a machine with much to do.
@@ -64,7 +64,7 @@ func (Navigate) Effect() Effect { return Steers }
 // Validate reports a bad address or timeout.
 func (o Navigate) Validate() error {
 	flaws := problem.ValidationError{Code: problem.BadRequest}
-	timeoutWithin(&flaws, o.TimeoutMS, leastNavigation, mostNavigation)
+	timeoutWithin(&flaws, o.TimeoutMS, minNavigation, maxNavigation)
 	if err := flaws.Err(); err != nil {
 		return err
 	}
@@ -120,11 +120,11 @@ func (p *Page) reacts(ctx context.Context) bool {
 	if p.crashed() {
 		return true // there is nothing that could keep it
 	}
-	most := reactTimeout
+	maximum := reactTimeout
 	if deadline, ok := ctx.Deadline(); ok {
-		most = min(most, time.Until(deadline)/4)
+		maximum = min(maximum, time.Until(deadline)/4)
 	}
-	asking, cancel := context.WithTimeout(ctx, most)
+	asking, cancel := context.WithTimeout(ctx, maximum)
 	defer cancel()
 	_, err := cdp.Do(asking, p.session, runtime.GetIsolateID, protocol.Empty{})
 	// Every other error, the next command will say better.

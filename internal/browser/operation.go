@@ -82,8 +82,8 @@ func limit(milliseconds int, fallback time.Duration) time.Duration {
 }
 
 // timeoutWithin reports a timeout beyond its bounds, in milliseconds. Zero is none.
-func timeoutWithin(flaws *problem.ValidationError, milliseconds, least, most int) {
-	if milliseconds != 0 && (milliseconds < least || milliseconds > most) {
-		flaws.Add("timeoutMs", "%d is not between %d and %d", milliseconds, least, most)
+func timeoutWithin(flaws *problem.ValidationError, milliseconds, minimum, maximum int) {
+	if milliseconds != 0 && (milliseconds < minimum || milliseconds > maximum) {
+		flaws.Add("timeoutMs", "%d is not between %d and %d", milliseconds, minimum, maximum)
 	}
 }

@@ -85,11 +85,11 @@ func attachPage(ctx context.Context, b *Browser, id target.ID) (*Page, error) {
 		steering: make(chan struct{}, 1), photographed: make(chan struct{}, 1),
 		crash: newCrash(), ready: make(chan struct{}), gone: make(chan struct{}),
 		document: b.documents.Add(1), top: protocol.FrameID(id),
-		console: ring[ConsoleMessage]{most: maxConsole, mostBytes: maxConsoleBytes},
-		faults:  ring[ConsoleMessage]{most: maxConsole, mostBytes: maxConsoleBytes},
+		console: ring[ConsoleMessage]{limit: maxConsole, maxBytes: maxConsoleBytes},
+		faults:  ring[ConsoleMessage]{limit: maxConsole, maxBytes: maxConsoleBytes},
 		byID:    make(map[string]*Request),
 	}
-	p.requests = ring[*Request]{most: maxRequests, mostBytes: maxRequestBytes}
+	p.requests = ring[*Request]{limit: maxRequests, maxBytes: maxRequestBytes}
 	p.events, err = p.session.Subscribe(pageEvents()...)
 	if err != nil {
 		return nil, err

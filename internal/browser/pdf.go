@@ -35,7 +35,7 @@ func (o PDF) Validate() error {
 	if _, _, ok := o.paper(); !ok {
 		flaws.Add("paper", "%q is not one of a4, letter and legal", bounded(o.Paper, 40))
 	}
-	timeoutWithin(&flaws, o.TimeoutMS, leastTimeout, int(maxPDFTimeout.Milliseconds()))
+	timeoutWithin(&flaws, o.TimeoutMS, minTimeout, int(maxPDFTimeout.Milliseconds()))
 	return flaws.Err()
 }
 

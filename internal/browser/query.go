@@ -32,7 +32,7 @@ var inspectScript string
 // inspection is what inspectScript is asked. Most is for a query, the rest for the document.
 type inspection struct {
 	Selector string `json:"selector"`
-	Most     int    `json:"most,omitempty"`
+	Max      int    `json:"most,omitempty"`
 	Format   string `json:"format,omitempty"`
 	Chars    int    `json:"chars,omitempty"`
 }
@@ -117,8 +117,8 @@ func (o Query) Validate() error {
 	}
 	flaws := problem.ValidationError{Code: problem.BadRequest}
 	checkPlace(&flaws, o.TargetID, o.Selector)
-	if o.Most < 0 || o.Most > maxQuery {
-		flaws.Add("limit", "%d is not between 1 and %d", o.Most, maxQuery)
+	if o.Max < 0 || o.Max > maxQuery {
+		flaws.Add("limit", "%d is not between 1 and %d", o.Max, maxQuery)
 	}
 	return flaws.Err()
 }
@@ -135,9 +135,9 @@ func (o Query) Run(ctx context.Context, b *Browser) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	request := inspection{Selector: o.Selector, Most: o.Most}
-	if request.Most == 0 {
-		request.Most = queryMost
+	request := inspection{Selector: o.Selector, Max: o.Max}
+	if request.Max == 0 {
+		request.Max = queryMost
 	}
 	out := QueryResult{TargetID: p.handle()}
 	if err := p.inspect(ctx, request, &out); err != nil {

@@ -74,7 +74,7 @@ func TestQuerySummarises(t *testing.T) {
 	if gradient.Tag != "linearGradient" || gradient.OuterHTML != `<linearGradient id="g"></linearGradient>` {
 		t.Errorf("svg: %+v", gradient)
 	}
-	some := must[QueryResult](t, b, Query{Selector: "input", Most: 2})
+	some := must[QueryResult](t, b, Query{Selector: "input", Max: 2})
 	if some.Total != 3 || !some.Truncated || len(some.Elements) != 2 {
 		t.Errorf("some: %+v", some)
 	}
@@ -88,7 +88,7 @@ func TestPasswordsAreNotRead(t *testing.T) {
 	anyBuild(t, func(t *testing.T, build Build) {
 		b := openRead(t, build, "/form")
 		for _, op := range []Operation{
-			Query{Selector: "*", Most: 1000}, DOM{}, DOM{Selector: "form"}, DOM{Selector: "[name=p]"}, DOM{Format: "text"},
+			Query{Selector: "*", Max: 1000}, DOM{}, DOM{Selector: "form"}, DOM{Selector: "[name=p]"}, DOM{Format: "text"},
 		} {
 			out, err := b.Do(within(t, 20*time.Second), op)
 			if err != nil {
@@ -140,7 +140,7 @@ func TestDOMIsThePageAsItIs(t *testing.T) {
 	}
 	for op, code := range map[Operation]string{
 		DOM{Selector: "video"}: problem.NotFound, DOM{Selector: "a["}: problem.BadRequest, Query{Selector: "a["}: problem.BadRequest,
-		Query{}: problem.BadRequest, Query{Selector: "a", Most: 1001}: problem.BadRequest, Query{Selector: "a", Most: -1}: problem.BadRequest,
+		Query{}: problem.BadRequest, Query{Selector: "a", Max: 1001}: problem.BadRequest, Query{Selector: "a", Max: -1}: problem.BadRequest,
 		DOM{Format: "xml"}: problem.BadRequest, DOM{MaxChars: maxDOMChars + 1}: problem.BadRequest, DOM{MaxChars: -1}: problem.BadRequest,
 		DOM{TargetID: "nobody"}: problem.TabNotFound, Query{Selector: strings.Repeat("a", maxCSS+1)}: problem.BadRequest,
 	} {
@@ -173,7 +173,7 @@ func TestHostilePageIsReadAllTheSame(t *testing.T) {
 
 func TestHugePageIsCutInThePage(t *testing.T) {
 	b := openRead(t, Shell, "/huge")
-	q := must[QueryResult](t, b, Query{Selector: "*", Most: 1000})
+	q := must[QueryResult](t, b, Query{Selector: "*", Max: 1000})
 	if q.Total < 100000 || len(q.Elements) != 1000 || !q.Truncated {
 		t.Errorf("%d of %d", len(q.Elements), q.Total)
 	}

@@ -35,7 +35,7 @@ const (
 type registry struct {
 	b        *Browser
 	starting chan struct{} // holds a token while the registry is being started
-	most     int           // open pages, and
+	limit    int           // open pages, and
 	attached int           // those of them that are under control at the same time
 
 	mu      sync.Mutex
@@ -82,7 +82,7 @@ type record struct {
 }
 
 func newRegistry(b *Browser) *registry {
-	return &registry{b: b, starting: make(chan struct{}, 1), most: maxTabs, attached: maxAttached, hidden: make(map[target.ID]struct{})}
+	return &registry{b: b, starting: make(chan struct{}, 1), limit: maxTabs, attached: maxAttached, hidden: make(map[target.ID]struct{})}
 }
 
 // hasCrashed says whether the tab's page has no process. The registry's mutex is held.
@@ -341,7 +341,7 @@ func (r *registry) appeared(info *target.Info) {
 		}
 		return
 	}
-	if len(r.tabs) >= r.most && (r.started || info.OpenerID != "") || len(r.tabs) >= maxListed {
+	if len(r.tabs) >= r.limit && (r.started || info.OpenerID != "") || len(r.tabs) >= maxListed {
 		switch {
 		case r.making > 0 && info.OpenerID == "" && len(r.late) < maxListed:
 			r.late = append(r.late, info.TargetID)

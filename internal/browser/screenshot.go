@@ -77,7 +77,7 @@ func (o Screenshot) Validate() error {
 	if (o.Width == 0) != (o.Height == 0) {
 		flaws.Add("width", "width and height are given together")
 	}
-	timeoutWithin(&flaws, o.TimeoutMS, leastTimeout, int(maxScreenshotTimeout.Milliseconds()))
+	timeoutWithin(&flaws, o.TimeoutMS, minTimeout, int(maxScreenshotTimeout.Milliseconds()))
 	return flaws.Err()
 }
 

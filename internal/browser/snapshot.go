@@ -17,17 +17,17 @@ const (
 const (
 	snapshotTimeout     = 20 * time.Second
 	snapshotChars       = 40_000
-	mostChars           = 500_000
+	maxChars            = 500_000
 	snapshotDepth       = 100
 	snapshotNodes       = 500
-	mostNodes           = 50_000
+	maxNodes            = 50_000
 	efficient           = "efficient"
 	efficientChars      = 8_000
 	efficientDepth      = 6
 	maxSnapshotSelector = 4 << 10
-	leastSnapshotMS     = 500
-	mostSnapshotMS      = 120_000
-	mostDOMDepth        = 1000
+	minSnapshotMS       = 500
+	maxSnapshotMS       = 120_000
+	maxDOMDepth         = 1000
 )
 
 // Tool implements [Operation].
@@ -49,9 +49,9 @@ func (s Snapshot) Result() any { return new(SnapshotResult) }
 func (s Snapshot) Validate() error {
 	format := s.format()
 	wrong := problem.ValidationError{Code: problem.BadRequest}
-	between := func(name string, value, least, most int) {
-		if value != 0 && (value < least || value > most) {
-			wrong.Add(name, "must be from %d to %d", least, most)
+	between := func(name string, value, minimum, maximum int) {
+		if value != 0 && (value < minimum || value > maximum) {
+			wrong.Add(name, "must be from %d to %d", minimum, maximum)
 		}
 	}
 	switch format {
@@ -75,10 +75,10 @@ func (s Snapshot) Validate() error {
 	if len(s.Selector) > maxSnapshotSelector {
 		wrong.Add("selector", "is longer than %d bytes", maxSnapshotSelector)
 	}
-	between("limit", s.Most, 1, mostNodes)
-	between("maxChars", s.MaxChars, 1, mostChars)
+	between("limit", s.Max, 1, maxNodes)
+	between("maxChars", s.MaxChars, 1, maxChars)
 	between("depth", s.Depth, 1, snapshotDepth)
-	between("timeoutMs", s.TimeoutMS, leastSnapshotMS, mostSnapshotMS)
+	between("timeoutMs", s.TimeoutMS, minSnapshotMS, maxSnapshotMS)
 	return wrong.Err()
 }
 
@@ -118,8 +118,8 @@ func (s Snapshot) Run(ctx context.Context, b *Browser) (any, error) {
 func (s Snapshot) share() int64 { return s.Limit().Milliseconds() / 2 }
 
 func (s Snapshot) nodes() int {
-	if s.Most == 0 {
+	if s.Max == 0 {
 		return snapshotNodes
 	}
-	return s.Most
+	return s.Max
 }

@@ -211,7 +211,7 @@ type refBox struct {
 
 // refBoxes are those refs of the last ai snapshot that are in view, at most max of them: one evaluation in each frame
 // that has any. There are none when the document has been replaced since.
-func (p *Page) refBoxes(ctx context.Context, most int) ([]refBox, error) {
+func (p *Page) refBoxes(ctx context.Context, maximum int) ([]refBox, error) {
 	var numbers []int
 	for _, text := range p.refs() {
 		r, err := parseRef(text)
@@ -222,10 +222,10 @@ func (p *Page) refBoxes(ctx context.Context, most int) ([]refBox, error) {
 	var out []refBox
 	for _, number := range numbers {
 		f := p.frameOf(number)
-		if f == nil || len(out) >= most {
+		if f == nil || len(out) >= maximum {
 			continue
 		}
-		boxes, err := f.boxes(ctx, most-len(out))
+		boxes, err := f.boxes(ctx, maximum-len(out))
 		if err != nil && !errors.Is(err, errDocumentGone) {
 			return nil, explain(err, "look for the refs")
 		}
@@ -234,7 +234,7 @@ func (p *Page) refBoxes(ctx context.Context, most int) ([]refBox, error) {
 	return out, nil
 }
 
-func (f *frame) boxes(ctx context.Context, most int) ([]refBox, error) {
+func (f *frame) boxes(ctx context.Context, maximum int) ([]refBox, error) {
 	at, err := f.placement(ctx)
 	if err != nil {
 		return nil, err
@@ -243,7 +243,7 @@ func (f *frame) boxes(ctx context.Context, most int) ([]refBox, error) {
 		Number              int
 		X, Y, Width, Height float64
 	}
-	if err := f.ask(ctx, remain, "boxes", &found, most); err != nil {
+	if err := f.ask(ctx, remain, "boxes", &found, maximum); err != nil {
 		return nil, err
 	}
 	out := make([]refBox, 0, len(found))

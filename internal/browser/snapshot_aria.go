@@ -69,7 +69,7 @@ func (s Snapshot) aria(ctx context.Context, p *Page, result *SnapshotResult) err
 	for _, value := range page.Secrets {
 		secrets[bounded(value, maxNodeText)] = true
 	}
-	most, depth := s.nodes(), snapshotDepth
+	maximum, depth := s.nodes(), snapshotDepth
 	if s.Depth != 0 {
 		depth = s.Depth
 	}
@@ -88,7 +88,7 @@ func (s Snapshot) aria(ctx context.Context, p *Page, result *SnapshotResult) err
 		return err
 	}
 	tree := newAXTree(answer.Nodes)
-	chosen := tree.choose(most, depth)
+	chosen := tree.choose(maximum, depth)
 	result.Truncated = page.Depth > 0 || chosen.cut
 	p.view.mu.Lock()
 	defer p.view.mu.Unlock()
@@ -128,7 +128,7 @@ type chosen struct {
 }
 
 // choose takes nodes level by level, so that a bound cuts what is deep before what is wide.
-func (t *accessible) choose(most, depth int) chosen {
+func (t *accessible) choose(maximum, depth int) chosen {
 	out := chosen{depth: make(map[int]int)}
 	if t.root < 0 {
 		return out
@@ -147,7 +147,7 @@ func (t *accessible) choose(most, depth int) chosen {
 			if at.depth >= depth {
 				continue
 			}
-			if len(out.depth) >= most {
+			if len(out.depth) >= maximum {
 				out.cut = true
 				return out
 			}

@@ -25,7 +25,7 @@ func largePage(elements int) string {
 
 func BenchmarkSnapshotAI(b *testing.B) {
 	for name, s := range map[string]Snapshot{
-		"default": {}, "whole": {MaxChars: mostChars}, "efficient": {Mode: efficient}, "whole-urls": {MaxChars: mostChars, URLs: true},
+		"default": {}, "whole": {MaxChars: maxChars}, "efficient": {Mode: efficient}, "whole-urls": {MaxChars: maxChars, URLs: true},
 	} {
 		b.Run(name, func(b *testing.B) {
 			browser, _ := show(b, Shell, largePage(5000))
@@ -44,7 +44,7 @@ func BenchmarkSnapshotAI(b *testing.B) {
 			visit(b, browser, site+"/")
 			b.StartTimer()
 			started := time.Now()
-			take(b, browser, Snapshot{MaxChars: mostChars})
+			take(b, browser, Snapshot{MaxChars: maxChars})
 			total += time.Since(started)
 		}
 		b.ReportMetric(float64(total.Microseconds())/1000/float64(b.N), "ms/snapshot")
@@ -64,7 +64,7 @@ func BenchmarkSnapshotAria(b *testing.B) {
 		}
 		raw += time.Since(started)
 		started = time.Now()
-		if got := take(b, browser, Snapshot{Format: "aria", Most: mostNodes}); got.Truncated {
+		if got := take(b, browser, Snapshot{Format: "aria", Max: maxNodes}); got.Truncated {
 			b.Fatal("cut")
 		}
 		ours += time.Since(started)

@@ -12,7 +12,7 @@ type domOptions struct {
 
 // dom lists the elements of the main frame as they are in the document.
 func (s Snapshot) dom(ctx context.Context, p *Page, result *SnapshotResult) error {
-	options := domOptions{Selector: s.Selector, Nodes: s.nodes(), Depth: mostDOMDepth, MS: s.share()}
+	options := domOptions{Selector: s.Selector, Nodes: s.nodes(), Depth: maxDOMDepth, MS: s.share()}
 	if s.Depth != 0 {
 		options.Depth = s.Depth - 1
 	}

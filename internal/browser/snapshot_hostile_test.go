@@ -34,9 +34,9 @@ func TestSnapshotOfAHugePageIsCutAndSaysSo(t *testing.T) {
 	if few := take(t, b, Snapshot{MaxChars: 10}); !few.Truncated || few.Stats.Lines != 1 || few.Stats.Refs != 0 {
 		t.Errorf("%+v", few)
 	}
-	for _, s := range []Snapshot{{Format: "aria"}, {Format: "domSnapshot"}, {Format: "domSnapshot", Most: 7}} {
+	for _, s := range []Snapshot{{Format: "aria"}, {Format: "domSnapshot"}, {Format: "domSnapshot", Max: 7}} {
 		got := take(t, b, s)
-		if most := s.nodes(); len(got.Nodes) > most || len(got.Nodes) < 2 || !got.Truncated {
+		if maximum := s.nodes(); len(got.Nodes) > maximum || len(got.Nodes) < 2 || !got.Truncated {
 			t.Errorf("%+v: %d nodes, truncated %v", s, len(got.Nodes), got.Truncated)
 		}
 	}

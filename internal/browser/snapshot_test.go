@@ -329,12 +329,12 @@ func TestSnapshotValidatesItsInput(t *testing.T) {
 	for _, s := range []Snapshot{
 		{Format: "xml"}, {Mode: "fast"}, {Format: "aria", Mode: "efficient"}, {Format: "domSnapshot", Mode: "efficient"},
 		{Format: "aria", Interactive: true}, {Format: "aria", Selector: "p"}, {Format: "domSnapshot", MaxChars: 5}, {Format: "aria", URLs: true},
-		{Most: -1}, {Most: 50001}, {MaxChars: -1}, {MaxChars: 500001}, {Depth: -1}, {Depth: 101}, {TimeoutMS: 499}, {TimeoutMS: 120001},
+		{Max: -1}, {Max: 50001}, {MaxChars: -1}, {MaxChars: 500001}, {Depth: -1}, {Depth: 101}, {TimeoutMS: 499}, {TimeoutMS: 120001},
 		{Selector: strings.Repeat("a", 5000)},
 	} {
 		wantCode(t, s.Validate(), problem.BadRequest)
 	}
-	for _, s := range []Snapshot{{}, {Format: "aria", Most: 50000, Depth: 100}, {Format: "domSnapshot", Selector: "p"}, {MaxChars: 500000, TimeoutMS: 500}} {
+	for _, s := range []Snapshot{{}, {Format: "aria", Max: 50000, Depth: 100}, {Format: "domSnapshot", Selector: "p"}, {MaxChars: 500000, TimeoutMS: 500}} {
 		if err := s.Validate(); err != nil {
 			t.Errorf("%+v: %v", s, err)
 		}

@@ -75,7 +75,7 @@ func TestAriaIsTheAccessibilityTreeWithUsableRefs(t *testing.T) {
 
 func TestAriaCutsWhatIsDeepBeforeWhatIsWide(t *testing.T) {
 	b, _ := show(t, Shell, `<ul><li>`+strings.Repeat("<ul><li>", 30)+"deep"+strings.Repeat("</ul>", 31)+`<h1>Wide</h1>`)
-	got := take(t, b, Snapshot{Format: "aria", Most: 10})
+	got := take(t, b, Snapshot{Format: "aria", Max: 10})
 	if !got.Truncated || len(got.Nodes) != 10 || !strings.HasPrefix(got.Nodes[8].Name+got.Nodes[9].Name, "WideWide") {
 		t.Errorf("%+v", got)
 	}

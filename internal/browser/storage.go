@@ -358,7 +358,7 @@ func (e *emptyPage) ask(ctx context.Context, origin string, put *weblogin.Origin
 	err := e.session.Call(ctx, runtime.CallFunctionOn.Method, map[string]any{
 		"functionDeclaration": storageScript, "executionContextId": e.world, "returnByValue": true, "awaitPromise": true,
 		"arguments": []any{map[string]any{"value": origin}, map[string]any{"value": jsontext.Value(quoted)}, map[string]any{"value": how},
-			map[string]any{"value": mostStored(how)}},
+			map[string]any{"value": maxStored(how)}},
 	}, &answer)
 	defer clear(answer.Result.Value)
 	defer clear(answer.Exception)
@@ -417,8 +417,8 @@ func (e *emptyPage) evaluate(ctx context.Context, script string) error {
 	return err
 }
 
-// mostStored are the bounds of what is read of an origin.
-func mostStored(how string) map[string]int {
+// maxStored are the bounds of what is read of an origin.
+func maxStored(how string) map[string]int {
 	busy := busyTimeout
 	if how != "" {
 		busy = weighTimeout / 2

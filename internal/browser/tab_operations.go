@@ -101,7 +101,7 @@ func (OpenTab) Effect() Effect { return Steers }
 func (o OpenTab) Validate() error {
 	flaws := problem.ValidationError{Code: problem.BadRequest}
 	checkLabel(&flaws, o.Label)
-	timeoutWithin(&flaws, o.TimeoutMS, leastNavigation, mostNavigation)
+	timeoutWithin(&flaws, o.TimeoutMS, minNavigation, maxNavigation)
 	if err := flaws.Err(); err != nil {
 		return err
 	}
@@ -151,8 +151,8 @@ func (o OpenTab) reuse(ctx context.Context, b *Browser, shown Tab) (any, error) 
 }
 
 func (o OpenTab) open(ctx context.Context, b *Browser, address string) (any, error) {
-	if b.tabs.count() >= b.tabs.most {
-		return nil, problem.New(problem.Conflict, "close some of them first", "%d tabs are open, and no more may be", b.tabs.most)
+	if b.tabs.count() >= b.tabs.limit {
+		return nil, problem.New(problem.Conflict, "close some of them first", "%d tabs are open, and no more may be", b.tabs.limit)
 	}
 	tab, err := b.create(ctx)
 	if err != nil {

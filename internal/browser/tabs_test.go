@@ -202,7 +202,7 @@ func TestBadTabRequestsAreRefusedBeforeTheBrowserIsAsked(t *testing.T) {
 		{SetDialog{TimeoutMS: 120001}, problem.BadRequest, "not between"},
 		{SetDialog{PromptText: strings.Repeat("x", maxPrompt+1)}, problem.BadRequest, "promptText"},
 		{Console{Level: "loud"}, problem.BadRequest, "level"},
-		{Console{Most: -1}, problem.BadRequest, "limit"},
+		{Console{Max: -1}, problem.BadRequest, "limit"},
 		{Requests{Filter: strings.Repeat("x", 5000)}, problem.BadRequest, "filter"},
 	} {
 		refused(t, b, test.op, test.code, test.sentence)
@@ -227,12 +227,12 @@ func TestPopupsAreTabsInTheirOrder(t *testing.T) {
 }
 
 func TestAPageGetsNoMoreWindowsThanAreAllowed(t *testing.T) {
-	const most, attachedMost = 20, 8 // a hundred, and fifty, take a minute
+	const maximum, attachedMost = 20, 8 // a hundred, and fifty, take a minute
 	b := open(t, Shell, newGateway(t, tabSite()).URL)
-	if b.tabs.most != maxTabs || b.tabs.attached != maxAttached {
-		t.Errorf("the bounds are %d and %d", b.tabs.most, b.tabs.attached)
+	if b.tabs.limit != maxTabs || b.tabs.attached != maxAttached {
+		t.Errorf("the bounds are %d and %d", b.tabs.limit, b.tabs.attached)
 	}
-	b.tabs.most, b.tabs.attached = most, attachedMost
+	b.tabs.limit, b.tabs.attached = maximum, attachedMost
 	do[Result](t, b, Navigate{URL: site + "/one"})
 	p, err := b.tab(t.Context(), "")
 	if err != nil {
@@ -243,7 +243,7 @@ func TestAPageGetsNoMoreWindowsThanAreAllowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, 20*time.Second, func() bool {
-		return do[StatusResult](t, b, Status{}).Tabs == most && len(do[TabsResult](t, b, Tabs{}).Tabs) == most
+		return do[StatusResult](t, b, Status{}).Tabs == maximum && len(do[TabsResult](t, b, Tabs{}).Tabs) == maximum
 	}, "as many are left")
 	refused(t, b, OpenTab{URL: site + "/two"}, problem.Conflict, "20 tabs are open")
 	// The newest went: those that are left are the first.

@@ -67,10 +67,10 @@ func FuzzCheckURL(f *testing.F) {
 
 func TestBoundedCutsBetweenCharacters(t *testing.T) {
 	text := strings.Repeat("ü€😀", 10)
-	for most := range len(text) + 2 {
-		got := bounded(text, most)
-		if len(got) > most || !utf8.ValidString(got) || !strings.HasPrefix(text, got) || len(got) < min(most, len(text))-3 {
-			t.Errorf("%d: %q", most, got)
+	for maximum := range len(text) + 2 {
+		got := bounded(text, maximum)
+		if len(got) > maximum || !utf8.ValidString(got) || !strings.HasPrefix(text, got) || len(got) < min(maximum, len(text))-3 {
+			t.Errorf("%d: %q", maximum, got)
 		}
 	}
 	if got := bounded("a\xffb", 10); got != "a\uFFFDb" {

@@ -14,15 +14,15 @@ import (
 )
 
 func TestALargeResultCostsTheCommand(t *testing.T) {
-	const most = 200 << 10
-	b := newFake(t, Options{MaxFrame: most}, browserWithSessions(func(c *Message) []string {
+	const limit = 200 << 10
+	b := newFake(t, Options{MaxFrame: limit}, browserWithSessions(func(c *Message) []string {
 		switch c.Method {
 		case "A.fits":
-			return []string{fmt.Sprintf(`{"id":%d,"result":{"data":%q},"sessionId":%q}`, c.ID, strings.Repeat("x", most-100), c.SessionID)}
+			return []string{fmt.Sprintf(`{"id":%d,"result":{"data":%q},"sessionId":%q}`, c.ID, strings.Repeat("x", limit-100), c.SessionID)}
 		case "A.large":
-			return []string{fmt.Sprintf(`{"id":%d,"result":{"data":"%s","sessionId":"X9","id":7},"sessionId":%q}`, c.ID, strings.Repeat(`\"x`, most/2), c.SessionID)}
+			return []string{fmt.Sprintf(`{"id":%d,"result":{"data":"%s","sessionId":"X9","id":7},"sessionId":%q}`, c.ID, strings.Repeat(`\"x`, limit/2), c.SessionID)}
 		case "A.logs":
-			return []string{fmt.Sprintf(`{"method":%q,"params":{"a":%q},"sessionId":%q}`, line, strings.Repeat("x", most), c.SessionID), ok(c)}
+			return []string{fmt.Sprintf(`{"method":%q,"params":{"a":%q},"sessionId":%q}`, line, strings.Repeat("x", limit), c.SessionID), ok(c)}
 		}
 		return nil
 	}))
@@ -34,7 +34,7 @@ func TestALargeResultCostsTheCommand(t *testing.T) {
 	expect(t, c, `{"method":"Clawjail.eventsLeftOut","params":{"count":1,"methods":{"`+line+`":1}}}`)
 	expect(t, c, `{"id":2,"result":{}}`)
 	send(t, c, `{"id":3,"method":"A.fits"}`)
-	if got := receive(t, c); len(got) < most-100 {
+	if got := receive(t, c); len(got) < limit-100 {
 		t.Errorf("received %s", got)
 	}
 	// The keeper's own commands are no exception.
@@ -49,12 +49,12 @@ func TestALargeResultCostsTheCommand(t *testing.T) {
 
 // A client that would believe what is not so without a large event is ended, and no other.
 func TestALargeEventThatCannotBeLeftOutEndsItsClientOnly(t *testing.T) {
-	const most = 200 << 10
-	b := newFake(t, Options{MaxFrame: most}, browserWithSessions(func(c *Message) []string {
+	const limit = 200 << 10
+	b := newFake(t, Options{MaxFrame: limit}, browserWithSessions(func(c *Message) []string {
 		if c.Method != "A.pause" {
 			return nil
 		}
-		return []string{fmt.Sprintf(`{"method":"Fetch.requestPaused","params":{"a":%q},"sessionId":%q}`, strings.Repeat("x", most), c.SessionID), ok(c)}
+		return []string{fmt.Sprintf(`{"method":"Fetch.requestPaused","params":{"a":%q},"sessionId":%q}`, strings.Repeat("x", limit), c.SessionID), ok(c)}
 	}))
 	m := NewMux(b.conn)
 	one, two := attach(t, m, ClientOptions{}), attach(t, m, ClientOptions{})

@@ -43,8 +43,8 @@ type queueBounds struct {
 type load struct{ count, bytes int }
 
 // holds says whether there is place for more. One message always fits into nothing, because its size has its own bound.
-func (l load) holds(most load, bytes int) bool {
-	return l.count == 0 || (most.count == 0 || l.count < most.count) && l.bytes+bytes <= most.bytes
+func (l load) holds(limit load, bytes int) bool {
+	return l.count == 0 || (limit.count == 0 || l.count < limit.count) && l.bytes+bytes <= limit.bytes
 }
 
 // item is a message, or the gap where some are missing.

@@ -42,11 +42,11 @@ func (e *LostError) Error() string {
 // Subscribe starts a subscription to some events of a session; an empty session is the browser itself. No event that
 // arrives after Subscribe returned is missed. The events of a domain come only once that domain is enabled.
 func (c *Conn) Subscribe(session string, methods ...string) (*Subscription, error) {
-	most := load{count: subscriptionCount, bytes: subscriptionBytes}
+	limit := load{count: subscriptionCount, bytes: subscriptionBytes}
 	sub := &Subscription{
 		conn: c, session: session,
 		methods: make(map[string]struct{}, len(methods)),
-		queue:   newQueue(queueBounds{noise: most, kept: most}, nil),
+		queue:   newQueue(queueBounds{noise: limit, kept: limit}, nil),
 	}
 	for _, method := range methods {
 		sub.methods[method] = struct{}{}

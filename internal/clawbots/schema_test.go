@@ -26,12 +26,12 @@ func text(pattern, description string) object {
 	return object{"type": "string", "pattern": pattern, "description": description}
 }
 
-func listOf(items object, most int, description string) object {
-	return object{"type": "array", "items": items, "maxItems": most, "description": description}
+func listOf(items object, limit int, description string) object {
+	return object{"type": "array", "items": items, "maxItems": limit, "description": description}
 }
 
-func number(kind string, least, most float64, description string) object {
-	return object{"type": kind, "minimum": least, "maximum": most, "description": description}
+func number(kind string, minimum, maximum float64, description string) object {
+	return object{"type": kind, "minimum": minimum, "maximum": maximum, "description": description}
 }
 
 func oneOf(description string, words ...string) object {

@@ -27,20 +27,20 @@ func secretlyNamed(name string) bool {
 
 // Bounds of a text that cannot be guessed: the least length, and bits of entropy for each character.
 const (
-	leastSecret  = 16
-	leastEntropy = 2.75
+	minSecret  = 16
+	minEntropy = 2.75
 )
 
 // unguessable says whether a value of a variable that is named so is likely a secret. Paths and plain URLs are not: they say
 // where one is.
 func unguessable(value string) bool {
 	value = strings.TrimSpace(value)
-	if len(value) < leastSecret || entropy(value) < leastEntropy {
+	if len(value) < minSecret || entropy(value) < minEntropy {
 		return false
 	}
 	if strings.HasPrefix(value, "/") || strings.HasPrefix(value, "./") {
 		for part := range strings.SplitSeq(value, "/") {
-			if scrambled(part, leastSecret) {
+			if scrambled(part, minSecret) {
 				return true
 			}
 		}
@@ -98,8 +98,8 @@ func random(word string) bool {
 }
 
 // scrambled says whether a text is long and has letters of both cases and digits in no order, or only hexadecimal digits.
-func scrambled(text string, least int) bool {
-	if len(text) < least || entropy(text) < 3 || !strings.ContainsAny(text, "0123456789") {
+func scrambled(text string, minimum int) bool {
+	if len(text) < minimum || entropy(text) < 3 || !strings.ContainsAny(text, "0123456789") {
 		return false
 	}
 	mixed := strings.ToLower(text) != text && strings.ToUpper(text) != text

@@ -117,12 +117,12 @@ func Exposes(a Agent) []string {
 }
 
 func siblingsInWords(names []string) string {
-	const most = 4
+	const limit = 4
 	switch n := len(names); {
 	case n == 0:
 		return "all agents that share it"
-	case n > most:
-		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d or more others", n-most)
+	case n > limit:
+		return strings.Join(names[:limit], ", ") + fmt.Sprintf(" and %d or more others", n-limit)
 	case n == 1:
 		return names[0]
 	default:

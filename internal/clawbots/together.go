@@ -79,7 +79,7 @@ func (f *file) look(at string, of any) {
 			return
 		}
 		number, what, _ := strings.Cut(tags.Get("most"), " ")
-		if most, err := strconv.Atoi(number); err == nil && !f.few(field, what, is.Len(), most) {
+		if limit, err := strconv.Atoi(number); err == nil && !f.few(field, what, is.Len(), limit) {
 			return
 		}
 		for i := range is.Len() {
@@ -98,9 +98,9 @@ func (f *file) look(at string, of any) {
 }
 
 // few says whether there are no more of something than there may be, and reports it.
-func (f *file) few(field, what string, n, most int) bool {
-	if n > most {
-		f.flaw(field, "", "has %d %s, more than %d", n, what, most)
+func (f *file) few(field, what string, n, limit int) bool {
+	if n > limit {
+		f.flaw(field, "", "has %d %s, more than %d", n, what, limit)
 	}
-	return n <= most
+	return n <= limit
 }

@@ -18,7 +18,7 @@ import (
 // browserCommand is a command that is one operation of the browser.
 type browserCommand struct {
 	use, short, long, example string
-	least, most               int
+	minimum, limit            int
 	// make adds the flags of the operation, and returns what makes it of them and the arguments.
 	make func(cmd *cobra.Command, p *program) func(args []string) (browser.Operation, error)
 	// words complete the first argument.
@@ -38,7 +38,7 @@ func newBrowserOperations(p *program) (out []*cobra.Command) {
 func (c browserCommand) command(p *program) *cobra.Command {
 	var asJSON bool
 	var file string
-	cmd := &cobra.Command{Use: c.use, Short: c.short, Long: c.long, Example: c.example, Args: arguments(c.least, c.most)}
+	cmd := &cobra.Command{Use: c.use, Short: c.short, Long: c.long, Example: c.example, Args: arguments(c.minimum, c.limit)}
 	if c.words != nil {
 		cmd.ValidArgs = c.words
 	}
@@ -167,7 +167,7 @@ func browserTabs() []browserCommand {
 	return []browserCommand{
 		{use: "tabs", short: "List the open tabs",
 			make: func(*cobra.Command, *program) build { return operation(&browser.Tabs{}, nil) }},
-		{use: "open URL", short: "Open an address, in the tab that shows it already or in a new one", least: 1, most: 1,
+		{use: "open URL", short: "Open an address, in the tab that shows it already or in a new one", minimum: 1, limit: 1,
 			example: "  clawjail browser open https://example.com/ --label docs",
 			make: func(cmd *cobra.Command, _ *program) build {
 				op := &browser.OpenTab{}
@@ -176,19 +176,19 @@ func browserTabs() []browserCommand {
 				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long the page may take, such as 30s")
 				return operation(op, &op.URL)
 			}},
-		{use: "focus TAB", short: "Make a tab the current one", least: 1, most: 1,
+		{use: "focus TAB", short: "Make a tab the current one", minimum: 1, limit: 1,
 			make: func(cmd *cobra.Command, p *program) build {
 				cmd.ValidArgsFunction = p.completeTabs
 				op := &browser.FocusTab{}
 				return operation(op, &op.TargetID)
 			}},
-		{use: "close [TAB]", short: "Close a tab, or the current one", most: 1,
+		{use: "close [TAB]", short: "Close a tab, or the current one", limit: 1,
 			make: func(cmd *cobra.Command, p *program) build {
 				cmd.ValidArgsFunction = p.completeTabs
 				op := &browser.CloseTab{}
 				return operation(op, &op.TargetID)
 			}},
-		{use: "navigate URL", short: "Open an address in the current tab", least: 1, most: 1,
+		{use: "navigate URL", short: "Open an address in the current tab", minimum: 1, limit: 1,
 			make: func(cmd *cobra.Command, p *program) build {
 				op := &browser.Navigate{}
 				tabFlag(cmd, p, &op.TargetID)
@@ -208,7 +208,7 @@ func browserLooks() []browserCommand {
 				f := cmd.Flags()
 				tabFlag(cmd, p, &op.TargetID)
 				f.StringVar(&op.Format, "format", "", "ai (the default), aria or domSnapshot")
-				f.IntVar(&op.Most, "limit", 0, "how many nodes, of aria and domSnapshot")
+				f.IntVar(&op.Max, "limit", 0, "how many nodes, of aria and domSnapshot")
 				f.IntVar(&op.MaxChars, "max-chars", 0, "how many characters, of ai")
 				f.BoolVar(&op.Interactive, "interactive", false, "only elements that can be used")
 				f.BoolVar(&op.Compact, "compact", false, "without elements that only group others")
@@ -221,7 +221,7 @@ func browserLooks() []browserCommand {
 				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long it may take, such as 30s")
 				return operation(op, nil)
 			}},
-		{use: "screenshot [TAB]", short: "Take a picture of the page", most: 1, file: true,
+		{use: "screenshot [TAB]", short: "Take a picture of the page", limit: 1, file: true,
 			example: "  clawjail browser screenshot --full-page -o page.png",
 			make: func(cmd *cobra.Command, p *program) build {
 				cmd.ValidArgsFunction = p.completeTabs
@@ -239,7 +239,7 @@ func browserLooks() []browserCommand {
 				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long it may take, such as 30s")
 				return operation(op, &op.TargetID)
 			}},
-		{use: "pdf [TAB]", short: "Print the page", most: 1, file: true,
+		{use: "pdf [TAB]", short: "Print the page", limit: 1, file: true,
 			example: "  clawjail browser pdf -o page.pdf",
 			make: func(cmd *cobra.Command, p *program) build {
 				cmd.ValidArgsFunction = p.completeTabs
@@ -250,11 +250,11 @@ func browserLooks() []browserCommand {
 				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long it may take, such as 30s")
 				return operation(op, &op.TargetID)
 			}},
-		{use: "query SELECTOR", short: "Find elements by a CSS selector", least: 1, most: 1,
+		{use: "query SELECTOR", short: "Find elements by a CSS selector", minimum: 1, limit: 1,
 			make: func(cmd *cobra.Command, p *program) build {
 				op := &browser.Query{}
 				tabFlag(cmd, p, &op.TargetID)
-				cmd.Flags().IntVar(&op.Most, "limit", 0, "how many")
+				cmd.Flags().IntVar(&op.Max, "limit", 0, "how many")
 				return operation(op, &op.Selector)
 			}},
 		{use: "dom", short: "Print the page as HTML or text",
@@ -267,7 +267,7 @@ func browserLooks() []browserCommand {
 				complete(cmd, "format", "html", "text")
 				return operation(op, nil)
 			}},
-		{use: "eval JS", short: "Run JavaScript in the page", least: 1, most: 1,
+		{use: "eval JS", short: "Run JavaScript in the page", minimum: 1, limit: 1,
 			example: "  clawjail browser eval 'document.title'",
 			make: func(cmd *cobra.Command, p *program) build {
 				op := &browser.Eval{}
@@ -306,7 +306,7 @@ func browserLooks() []browserCommand {
 func browserActs() []browserCommand {
 	type build = func([]string) (browser.Operation, error)
 	return []browserCommand{
-		{use: "act KIND [REF…]", least: 1, most: -1,
+		{use: "act KIND [REF…]", minimum: 1, limit: -1,
 			short: "Click, type, press, hover, drag, select, fill, resize: what a person does",
 			long: "Does one thing in the page. A ref of the last snapshot, or --selector, names the element. The action can also be given " +
 				"whole, as the JSON of the control contract; with - it is read from standard input, where no list of processes shows " +
@@ -331,7 +331,7 @@ func browserActs() []browserCommand {
 				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long it may take, such as 10s")
 				return func(args []string) (browser.Operation, error) { return op, actOf(cmd, op, args) }
 			}},
-		{use: "upload FILE…", least: 1, most: -1,
+		{use: "upload FILE…", minimum: 1, limit: -1,
 			short: "Give the page files of the browser's folder",
 			long: "Gives the page files of the browser's folder, by their names there: to the element that is named, or to the file chooser that is " +
 				"open, or that the page opens next.",
@@ -347,7 +347,7 @@ func browserActs() []browserCommand {
 					return op, nil
 				}
 			}},
-		{use: "dialog ANSWER", least: 1, most: 1,
+		{use: "dialog ANSWER", minimum: 1, limit: 1,
 			short: "Say how the next dialog is answered: accept or dismiss",
 			long: "Says how the next dialog of the page is answered. Without it dialogs are dismissed, and reported by the command that " +
 				"caused them.",
@@ -366,7 +366,7 @@ func browserActs() []browserCommand {
 					return op, nil
 				}
 			}},
-		{use: "wait [SELECTOR]", short: "Wait for an element, a text, an address or a time", most: 1,
+		{use: "wait [SELECTOR]", short: "Wait for an element, a text, an address or a time", limit: 1,
 			example: "  clawjail browser wait --text 'Thank you'\n  clawjail browser wait '#result' --timeout 30s",
 			make: func(cmd *cobra.Command, p *program) build {
 				op := &browser.Act{Kind: "wait"}

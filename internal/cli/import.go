@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// namedMost is how many cookies of one kind are named for people; --json has all.
-	namedMost = 20
-	// domainsMost is how many domains of a file are listed for people.
-	domainsMost = 40
+	// maxNamed is how many cookies of one kind are named for people; --json has all.
+	maxNamed = 20
+	// maxDomains is how many domains of a file are listed for people.
+	maxDomains = 40
 	// nobodysDomain is a domain that no file has cookies of (RFC 6761): with it a file is read for its counts alone.
 	nobodysDomain = "clawjail.invalid"
 )
@@ -115,9 +115,9 @@ func domainsOf(cmd *cobra.Command, p *program, file string) error {
 			hint = "clawjail cookies import " + file + " --domain " + d.Domain
 		}
 		switch {
-		case n < domainsMost:
+		case n < maxDomains:
 			rows = append(rows, []string{"  " + domainName(d.Domain), strconv.Itoa(d.Cookies) + andOrigins(d)})
-		case n == domainsMost:
+		case n == maxDomains:
 			rows = append(rows, []string{fmt.Sprintf("  and %d more", len(domains)-n)})
 		}
 	}
@@ -301,7 +301,7 @@ func describeInvalid(i cookiefile.Invalid) string {
 // named lists things under a heading, and says how many more there are.
 func named[T any](heading string, all []T, text func(T) string) (lines []string) {
 	for n, one := range all {
-		if n == namedMost {
+		if n == maxNamed {
 			return append(lines, fmt.Sprintf("%s: and %d more", heading, len(all)-n))
 		}
 		lines = append(lines, heading+": "+text(one))

@@ -57,12 +57,12 @@ func (r interruptible) Read(into []byte) (int, error) {
 
 // readInput reads standard input to its end, at most so many bytes. It reads into one piece of memory, which the caller
 // clears: a buffer that grows leaves copies of what was in it.
-func readInput(cmd *cobra.Command, most int) ([]byte, error) {
-	data := make([]byte, most+1)
+func readInput(cmd *cobra.Command, maximum int) ([]byte, error) {
+	data := make([]byte, maximum+1)
 	n, err := io.ReadFull(input(cmd), data)
-	if err == nil || n > most {
+	if err == nil || n > maximum {
 		clear(data)
-		return nil, problem.New(problem.BadRequest, "give less", "standard input has more than %d bytes", most)
+		return nil, problem.New(problem.BadRequest, "give less", "standard input has more than %d bytes", maximum)
 	}
 	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		clear(data)

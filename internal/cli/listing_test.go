@@ -193,11 +193,11 @@ func TestAReportNamesTheFirstBadRow(t *testing.T) {
 func TestWhatAnImportSaysIsHarmlessAndBounded(t *testing.T) {
 	var file strings.Builder
 	fmt.Fprintln(&file, "# Netscape HTTP Cookie File")
-	for n := range 3 * namedMost {
+	for n := range 3 * maxNamed {
 		fmt.Fprintf(&file, ".example.com\tTRUE\t/\tTRUE\t1000000000\texpired%d\t%s\n", n, canary)
 	}
 	fmt.Fprintf(&file, ".example.com\tTRUE\t/\u009b31m\tTRUE\t1000000000\ta\u202eb\t%s\n", canary)
-	for n := range 3 * domainsMost {
+	for n := range 3 * maxDomains {
 		fmt.Fprintf(&file, ".example%d.com\tTRUE\t/\tTRUE\t4102444800\tsid\t%s\n", n, canary)
 	}
 	fmt.Fprintf(&file, ".\u202e.com\tTRUE\t/\tTRUE\t4102444800\tsid\t%s\n", canary)
@@ -206,12 +206,12 @@ func TestWhatAnImportSaysIsHarmlessAndBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	status, out, errs := run(t, "", "cookies", "import", path, "--domain", "example.com")
-	if status != exitFailure || strings.Count(out, "\n") > namedMost+5 || !strings.Contains(out, "and 40 more") {
+	if status != exitFailure || strings.Count(out, "\n") > maxNamed+5 || !strings.Contains(out, "and 40 more") {
 		t.Errorf("it ended with %d and said: %s%s", status, out, errs)
 	}
 	harmless(t, out+errs)
 	status, out, errs = run(t, "", "cookies", "import", path)
-	if status != exitUsage || out != "" || strings.Count(errs, "\n") != domainsMost+3 || !strings.Contains(errs, "and 82 more") {
+	if status != exitUsage || out != "" || strings.Count(errs, "\n") != maxDomains+3 || !strings.Contains(errs, "and 82 more") {
 		t.Errorf("it ended with %d and said: %s%s", status, out, errs)
 	}
 	harmless(t, errs)

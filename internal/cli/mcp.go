@@ -51,7 +51,7 @@ func newMCPCommand(p *program) *cobra.Command {
 			others := newMCPTools(p.version, own.sessions)
 			o := mcp.Options{Backend: own, Access: own, Tasks: own, Foreign: others, Version: p.version, Log: log, Now: p.now}
 			if p.getenv(urlVariable) == "" { // else the bounds are those of another configuration
-				o.Sessions = mcp.Bounds{TTL: c.Sessions.TTL, MaxTTL: c.Sessions.MaxTTL, Idle: c.Sessions.Idle, Most: c.Sessions.Max}
+				o.Sessions = mcp.Bounds{TTL: c.Sessions.TTL, MaxTTL: c.Sessions.MaxTTL, Idle: c.Sessions.Idle, Max: c.Sessions.Max}
 			}
 			server, err := mcp.New(o)
 			if err != nil {

@@ -56,7 +56,7 @@ func newNodeDrain(p *program) *cobra.Command {
 // drained waits until a node that drains has no sessions left, and no agents that others take over.
 func drained(ctx context.Context, c *client.Client, name string, shown *progress) error {
 	defer shown.end()
-	for began, most := time.Now(), 0; ; {
+	for began, maximum := time.Now(), 0; ; {
 		left, known, err := sessionsLeft(ctx, c, name)
 		switch {
 		case ctx.Err() != nil:
@@ -66,8 +66,8 @@ func drained(ctx context.Context, c *client.Client, name string, shown *progress
 		case known && left == 0 && time.Since(began) > drainHeard:
 			return nil
 		case known:
-			most = max(most, left)
-			shown.step(step{Stage: fmt.Sprintf("waiting until %s has no sessions, and no agents that others take over", name), Done: int64(most - left), Total: int64(most)})
+			maximum = max(maximum, left)
+			shown.step(step{Stage: fmt.Sprintf("waiting until %s has no sessions, and no agents that others take over", name), Done: int64(maximum - left), Total: int64(maximum)})
 		}
 		select {
 		case <-ctx.Done():

@@ -26,16 +26,16 @@ func described[In, Out any](p *program, o op.Op[In, Out], before ...func(cmd *co
 	values := &given{p: p, cmd: cmd, without: c.Without}
 	values.add(reflect.ValueOf(in).Elem())
 	many := strings.HasSuffix(c.Use, "…")
-	least, most := 0, len(values.args)
+	minimum, maximum := 0, len(values.args)
 	for _, a := range values.args {
 		if !strings.HasSuffix(a.Tag.Get("arg"), "?") {
-			least++
+			minimum++
 		}
 	}
 	if many {
-		most = -1
+		maximum = -1
 	}
-	cmd.Args, cmd.ValidArgsFunction = arguments(least, most), values.complete(many)
+	cmd.Args, cmd.ValidArgsFunction = arguments(minimum, maximum), values.complete(many)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := values.check(args, c.Nothing); err != nil {
 			return err

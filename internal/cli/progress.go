@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// barWidth is how many characters wide a bar is, and barLeast the narrowest terminal that has one.
+// barWidth is how many characters wide a bar is, and minBar the narrowest terminal that has one.
 const (
 	barWidth = 24
-	barLeast = 60
+	minBar   = 60
 )
 
 // step is one step forward of something that takes long.
@@ -65,7 +65,7 @@ func (p *progress) step(s step) {
 	p.shown, p.onLine = now, true
 	line := fmt.Sprintf("%-9s", s.Stage)
 	if s.Total > 0 {
-		if p.width >= barLeast {
+		if p.width >= minBar {
 			line += " " + bar(s.Done, s.Total)
 		}
 		line += fmt.Sprintf(" %s of %s", amount(s.Done, s.Unit), amount(s.Total, s.Unit))

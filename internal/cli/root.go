@@ -150,15 +150,15 @@ func usage(cmd *cobra.Command, format string, args ...any) error {
 }
 
 // arguments checks the number of positional arguments against the names in the command's Use line.
-func arguments(least, most int) cobra.PositionalArgs {
+func arguments(minimum, maximum int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
-		case len(args) < least && least == 1:
+		case len(args) < minimum && minimum == 1:
 			return usage(cmd, "%s needs an argument", cmd.CommandPath())
-		case len(args) < least:
-			return usage(cmd, "%s needs %d arguments, not %d", cmd.CommandPath(), least, len(args))
-		case most >= 0 && len(args) > most:
-			return usage(cmd, "%s does not take %q", cmd.CommandPath(), args[most])
+		case len(args) < minimum:
+			return usage(cmd, "%s needs %d arguments, not %d", cmd.CommandPath(), minimum, len(args))
+		case maximum >= 0 && len(args) > maximum:
+			return usage(cmd, "%s does not take %q", cmd.CommandPath(), args[maximum])
 		}
 		return notEmpty(cmd, args)
 	}

@@ -101,7 +101,7 @@ func (p *program) runTask(cmd *cobra.Command, request task.Request, asJSON, noBu
 		return err
 	}
 	tell := func(s task.Step) {
-		line := fmt.Sprintf("%d/%d %s", s.Number, s.Most, printable(s.Do))
+		line := fmt.Sprintf("%d/%d %s", s.Number, s.Max, printable(s.Do))
 		if s.Number == 0 {
 			line = printable(s.Do)
 		}

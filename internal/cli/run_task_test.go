@@ -17,9 +17,9 @@ func (told) Run(_ context.Context, by identity.Principal, r task.Request, tell f
 		return task.Result{}, problem.New(problem.ModelUnknown, "name one of them: a, b", "the task names no model, and this agent may use 2")
 	}
 	if tell != nil {
-		tell(task.Step{Do: task.Opened, Session: "s_0000000000000001", Most: 25})
-		tell(task.Step{Number: 1, Most: 25, Do: "click link \"Tea\x1b[2J\"", URL: "https://example.com/tea"})
-		tell(task.Step{Number: 2, Most: 25, Do: `click button "Buy"`, Code: problem.StaleRef})
+		tell(task.Step{Do: task.Opened, Session: "s_0000000000000001", Max: 25})
+		tell(task.Step{Number: 1, Max: 25, Do: "click link \"Tea\x1b[2J\"", URL: "https://example.com/tea"})
+		tell(task.Step{Number: 2, Max: 25, Do: `click button "Buy"`, Code: problem.StaleRef})
 	}
 	if r.Goal == "late" {
 		return task.Result{}, problem.New(problem.TaskGaveUp, "set another goal", "the model gave up: sold out").With("session", "s_0000000000000001")

@@ -74,14 +74,14 @@ func addPresets(cmd *cobra.Command, what string, all []preset) {
 		words = append(words, one.name)
 	}
 	last := len(words) - 1
-	most := strings.Join(words[:last], ", ")
+	maximum := strings.Join(words[:last], ", ")
 	var chosen preset
-	cmd.Flags().StringVar(&chosen.name, "preset", "", "fill in what is known of a "+what+": "+most+" or "+words[last])
+	cmd.Flags().StringVar(&chosen.name, "preset", "", "fill in what is known of a "+what+": "+maximum+" or "+words[last])
 	complete(cmd, "preset", words...)
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		at := slices.IndexFunc(all, func(one preset) bool { return one.name == chosen.name })
 		if at < 0 {
-			return usage(cmd, "there is no preset %q; there are %s and %s", chosen.name, most, words[last])
+			return usage(cmd, "there is no preset %q; there are %s and %s", chosen.name, maximum, words[last])
 		}
 		chosen = all[at]
 		given := map[string]bool{}

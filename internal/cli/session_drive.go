@@ -39,11 +39,11 @@ func (c browserCommand) ofSession(p *program) *cobra.Command {
 	var file string
 	cmd := &cobra.Command{Use: strings.TrimSpace(name + " ID " + rest), Short: c.short, Long: c.long,
 		Example: strings.ReplaceAll(c.example, "clawjail browser "+was, "clawjail session "+name+" $id")}
-	most := c.most
-	if most >= 0 {
-		most++
+	maximum := c.limit
+	if maximum >= 0 {
+		maximum++
 	}
-	cmd.Args = arguments(c.least+1, most)
+	cmd.Args = arguments(c.minimum+1, maximum)
 	build := c.make(cmd, p)
 	cmd.ValidArgsFunction = p.completeDriven(c)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

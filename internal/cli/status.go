@@ -144,19 +144,19 @@ func writeStatus(w io.Writer, s health.Status, now time.Time) error {
 	statusNodes(s.Nodes, line)
 	statusMachine(s, now, line)
 	if v := s.Sessions; v != nil {
-		most := ""
-		if v.Most > 0 {
-			most = fmt.Sprintf(" of %d", v.Most)
+		maximum := ""
+		if v.Max > 0 {
+			maximum = fmt.Sprintf(" of %d", v.Max)
 		}
 		warm := ""
 		if v.WarmSize > 0 {
 			warm = fmt.Sprintf("%d of %d browsers ready", v.WarmOpen, v.WarmSize)
 		}
-		line("sessions", fmt.Sprintf("%d open%s", v.Open, most), counts(v.States), warm)
+		line("sessions", fmt.Sprintf("%d open%s", v.Open, maximum), counts(v.States), warm)
 	}
 	var shares []string
 	for _, u := range s.Quotas[:min(len(s.Quotas), quotasListed)] {
-		shares = append(shares, fmt.Sprintf("%s %s of %s %s", u.Tenant, legible(op.Share(u, u.Held), time.Time{}), legible(op.Share(u, u.Most), time.Time{}), u.Kind))
+		shares = append(shares, fmt.Sprintf("%s %s of %s %s", u.Tenant, legible(op.Share(u, u.Held), time.Time{}), legible(op.Share(u, u.Max), time.Time{}), u.Kind))
 	}
 	line("quotas", append(shares, some(len(s.Quotas)-len(shares), "more"))...)
 	if v := s.Agents; v != nil {
@@ -312,7 +312,7 @@ func some(n int, what string) string {
 }
 
 // unbroken is a text in one line, without what moves a terminal's cursor, and cut to a width.
-func unbroken(text string, most int) string {
+func unbroken(text string, maximum int) string {
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 }), " ")
-	return texts.Fit(text, most)
+	return texts.Fit(text, maximum)
 }

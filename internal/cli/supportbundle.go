@@ -22,8 +22,8 @@ import (
 const (
 	// tallied is how many rows of the audit log are counted: the newest.
 	tallied = 1000
-	// mostLines is how many lines of a log may be asked for.
-	mostLines = 100_000
+	// maxLines is how many lines of a log may be asked for.
+	maxLines = 100_000
 )
 
 // supporting is what was said about a support bundle.
@@ -46,8 +46,8 @@ func newSupportBundleCommand(p *program) *cobra.Command {
 		Example: "  sudo clawjail support-bundle\n  sudo clawjail support-bundle --log up.log bundle.tar.gz",
 		Args:    arguments(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if s.lines < 1 || s.lines > mostLines {
-				return usage(cmd, "--lines %d is not between 1 and %d", s.lines, mostLines)
+			if s.lines < 1 || s.lines > maxLines {
+				return usage(cmd, "--lines %d is not between 1 and %d", s.lines, maxLines)
 			}
 			file := "clawjail-support-" + p.now().UTC().Format("20060102-150405") + ".tar.gz"
 			if len(args) > 0 {

@@ -208,7 +208,7 @@ func reportTable(w io.Writer, r audit.Report) error {
 		lines = append(lines, "there are no rows")
 	}
 	for _, line := range r.Damaged {
-		if len(lines) > namedMost {
+		if len(lines) > maxNamed {
 			lines = append(lines, "and more")
 			break
 		}

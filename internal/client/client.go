@@ -188,14 +188,14 @@ func whole(ctx context.Context, response *http.Response) ([]byte, error) {
 	return wholeUpTo(ctx, response, maxAnswer)
 }
 
-func wholeUpTo(ctx context.Context, response *http.Response, most int64) ([]byte, error) {
+func wholeUpTo(ctx context.Context, response *http.Response, limit int64) ([]byte, error) {
 	defer response.Body.Close() // read to its end, or given up
-	data, err := io.ReadAll(io.LimitReader(response.Body, most+1))
+	data, err := io.ReadAll(io.LimitReader(response.Body, limit+1))
 	if err != nil {
 		return nil, brokeOff(ctx, err)
 	}
-	if int64(len(data)) > most {
-		return nil, fmt.Errorf("the answer of the control plane has more than %d bytes", most)
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("the answer of the control plane has more than %d bytes", limit)
 	}
 	if response.StatusCode/100 != 2 {
 		return nil, refusal(response, data)

@@ -44,7 +44,7 @@ func (c *Client) drive(ctx context.Context, id string, op browser.Operation, acc
 	if err != nil {
 		return nil, nil, err
 	}
-	data, err := wholeUpTo(ctx, response, control.MostOf(op))
+	data, err := wholeUpTo(ctx, response, control.MaxOf(op))
 	return response, data, err
 }
 

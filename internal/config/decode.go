@@ -73,10 +73,10 @@ func readValue(into any, tags reflect.StructTag, v yamldoc.Value) (err error) {
 }
 
 // whole reads a whole number from 0 to most, which is what the field's type holds; the narrower bounds are Validate's.
-func whole[T int | uint16 | uint32](v yamldoc.Value, most int64) (T, error) {
+func whole[T int | uint16 | uint32](v yamldoc.Value, limit int64) (T, error) {
 	n, err := v.Int()
-	if err == nil && (n < 0 || n > most) {
-		err = problem.New(problem.BadLimit, "", "%d is not between 0 and %d", n, most)
+	if err == nil && (n < 0 || n > limit) {
+		err = problem.New(problem.BadLimit, "", "%d is not between 0 and %d", n, limit)
 	}
 	return T(n), err
 }

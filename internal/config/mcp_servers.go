@@ -378,9 +378,9 @@ func (l AgentLimits) validateServer(v *validation, at string) {
 }
 
 // wordOf accepts a-z, 0-9 and the named marks, beginning with a letter or a digit.
-func wordOf(s string, most int, marks string) bool {
+func wordOf(s string, limit int, marks string) bool {
 	const plain = "abcdefghijklmnopqrstuvwxyz0123456789"
-	return s != "" && len(s) <= most && strings.IndexByte(plain, s[0]) >= 0 && strings.Trim(s, plain+marks) == ""
+	return s != "" && len(s) <= limit && strings.IndexByte(plain, s[0]) >= 0 && strings.Trim(s, plain+marks) == ""
 }
 
 func variable(s string) bool {

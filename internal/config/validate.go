@@ -245,7 +245,7 @@ func (v *validation) masked(field string, prefix netip.Prefix) {
 func (c Config) validateNetwork(v *validation) {
 	bits := autoBits
 	if c.Subnet != (netip.Prefix{}) {
-		const least, most = 16, 24
+		const minimum, maximum = 16, 24
 		addr := c.Subnet.Addr()
 		v.masked("subnet", c.Subnet)
 		switch {
@@ -254,8 +254,8 @@ func (c Config) validateNetwork(v *validation) {
 		case !addr.Is4():
 			v.flaw("subnet", "write an IPv4 network, such as 10.90.0.0/20", "%s is not IPv4", c.Subnet)
 			return
-		case c.Subnet.Bits() < least || c.Subnet.Bits() > most:
-			v.flaw("subnet", fmt.Sprintf("write one from /%d to /%d", least, most), "/%d is too large or too small", c.Subnet.Bits())
+		case c.Subnet.Bits() < minimum || c.Subnet.Bits() > maximum:
+			v.flaw("subnet", fmt.Sprintf("write one from /%d to /%d", minimum, maximum), "/%d is too large or too small", c.Subnet.Bits())
 			return
 		case !addr.IsPrivate() && !sharedSpace().Contains(addr):
 			v.flaw("subnet", "take one of 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 or 100.64.0.0/10",

@@ -103,8 +103,8 @@ func within(path, above string) bool {
 	return path == above || strings.HasPrefix(path, strings.TrimSuffix(above, "/")+"/")
 }
 
-func atLeast(v *validation, field string, is, least Bytes) {
-	if is < least || is > 1<<40 {
-		v.flaw(field, "zero does not mean unlimited", "%s is not between %s and 1 TiB", is, least)
+func atLeast(v *validation, field string, is, minimum Bytes) {
+	if is < minimum || is > 1<<40 {
+		v.flaw(field, "zero does not mean unlimited", "%s is not between %s and 1 TiB", is, minimum)
 	}
 }

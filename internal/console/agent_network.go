@@ -19,8 +19,8 @@ type agentNetwork struct {
 	Cost      float64
 }
 
-// mostRules is how many rules are shown beside an agent; all are with the network.
-const mostRules = 50
+// maxRules is how many rules are shown beside an agent; all are with the network.
+const maxRules = 50
 
 func (c *Console) agentNetworkPage(q *request) error { return c.showAgentNetwork(q, nil) }
 
@@ -41,7 +41,7 @@ func (c *Console) showAgentNetwork(q *request, f *form) error {
 		if r.Session != "" || r.Agent != "" && r.Agent != one.ID {
 			continue
 		}
-		if len(data.Rules) < mostRules {
+		if len(data.Rules) < maxRules {
 			data.Rules = append(data.Rules, r)
 		} else {
 			data.MoreRules++

@@ -63,10 +63,10 @@ func (c *Console) identityAlone(q *request, tenant, name string) (agent.Status, 
 
 // use is how much of a limit is used.
 type use struct {
-	Name      string
-	Now, Most int64
-	Bytes     bool
-	Hit       bool
+	Name     string
+	Now, Max int64
+	Bytes    bool
+	Hit      bool
 }
 
 // agentOverview is the first page about an agent.
@@ -126,10 +126,10 @@ func usesOf(k op.AgentJail) []use {
 	}
 	hit := func(name jail.LimitName) bool { return slices.Contains(u.Hit, name) }
 	return []use{
-		{Name: "Memory", Now: u.Memory, Most: k.Limits.Memory, Bytes: true, Hit: hit(jail.LimitMemory)},
-		{Name: "Processes and threads", Now: int64(u.Tasks), Most: int64(k.Limits.Tasks), Hit: hit(jail.LimitTasks)},
-		{Name: "Disk of /tmp", Now: u.Disk, Most: k.Limits.Tmp, Bytes: true, Hit: hit(jail.LimitDisk)},
-		{Name: "Open files of one process", Now: int64(u.Files), Most: int64(k.Limits.Files), Hit: hit(jail.LimitFiles)},
+		{Name: "Memory", Now: u.Memory, Max: k.Limits.Memory, Bytes: true, Hit: hit(jail.LimitMemory)},
+		{Name: "Processes and threads", Now: int64(u.Tasks), Max: int64(k.Limits.Tasks), Hit: hit(jail.LimitTasks)},
+		{Name: "Disk of /tmp", Now: u.Disk, Max: k.Limits.Tmp, Bytes: true, Hit: hit(jail.LimitDisk)},
+		{Name: "Open files of one process", Now: int64(u.Files), Max: int64(k.Limits.Files), Hit: hit(jail.LimitFiles)},
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 const (
 	chartWidth  = 3000
 	chartHeight = 1000
-	// leastBar is the height of the lowest bar that can still be seen.
-	leastBar = 15
+	// minBar is the height of the lowest bar that can still be seen.
+	minBar = 15
 )
 
 // bar is one rectangle of a chart, within its box.
@@ -28,10 +28,10 @@ type chart struct {
 	Limit int  // where the line of the limit is
 	Lined bool // there is such a line
 	// Most is the value at the top, First and Last are the days at the ends, and Sum is all of it.
-	Most, First, Last, Sum string
-	Legend                 string // what the two series are, where there are two
-	Said                   string // for those who cannot see it
-	Empty                  bool   // there is nothing to show
+	Max, First, Last, Sum string
+	Legend                string // what the two series are, where there are two
+	Said                  string // for those who cannot see it
+	Empty                 bool   // there is nothing to show
 }
 
 // point is a day with the values of one or two series, which are stacked.
@@ -60,7 +60,7 @@ func newChart(title string, points []point, limit float64, say func(float64) str
 		}
 	}
 	out.Empty = top == 0
-	out.First, out.Last, out.Most, out.Sum = points[0].Day, points[len(points)-1].Day, say(top), say(sum)
+	out.First, out.Last, out.Max, out.Sum = points[0].Day, points[len(points)-1].Day, say(top), say(sum)
 	scale := top
 	if limit = amount(limit); limit > 0 {
 		scale = max(top, limit)
@@ -83,7 +83,7 @@ func newChart(title string, points []point, limit float64, say func(float64) str
 	}
 	out.Said = strings.Join([]string{title, "from", out.First, "to", out.Last + ":", out.Sum, "in all"}, " ")
 	if !out.Empty {
-		out.Said += ", most on " + topDay + ": " + out.Most
+		out.Said += ", most on " + topDay + ": " + out.Max
 	}
 	if out.Lined {
 		out.Said += "; the limit is " + say(limit)
@@ -107,5 +107,5 @@ func share(value, scale float64) int {
 	if value == 0 || scale == 0 {
 		return 0
 	}
-	return min(chartHeight, max(leastBar, int(math.Round(chartHeight*(value/scale)))))
+	return min(chartHeight, max(minBar, int(math.Round(chartHeight*(value/scale)))))
 }

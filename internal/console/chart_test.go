@@ -46,7 +46,7 @@ func TestBarsStayInsideTheBoxWhateverTheValues(t *testing.T) {
 		if c.Empty != (len(c.Bars) == 0) {
 			t.Fatalf("empty is %v, with %d bars", c.Empty, len(c.Bars))
 		}
-		for _, text := range []string{c.Said, c.Most, c.Sum} {
+		for _, text := range []string{c.Said, c.Max, c.Sum} {
 			if strings.Contains(text, "NaN") || strings.Contains(text, "Inf") {
 				t.Fatalf("it says %q", text)
 			}

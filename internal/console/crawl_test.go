@@ -17,7 +17,7 @@ var away = regexp.MustCompile(`/static/|/recording|/shots/|/files|/sessions/s_1$
 func TestNoPageLeadsToWhatItsReaderMayNotSee(t *testing.T) {
 	w := newWorld(t)
 	furnish(w)
-	for who, least := range map[string]int{"admin": 60, "acme admin": 40, "acme operator": 40, "acme viewer": 25} {
+	for who, minimum := range map[string]int{"admin": 60, "acme admin": 40, "acme operator": 40, "acme viewer": 25} {
 		seen := map[string]bool{Prefix + "/": true}
 		for next := []string{Prefix + "/"}; len(next) > 0; next = next[1:] {
 			p := w.get(who, next[0])
@@ -38,7 +38,7 @@ func TestNoPageLeadsToWhatItsReaderMayNotSee(t *testing.T) {
 				}
 			}
 		}
-		if len(seen) < least {
+		if len(seen) < minimum {
 			t.Errorf("%s: only %d pages", who, len(seen))
 		}
 	}

@@ -26,8 +26,8 @@ const (
 	maxImport = cookies.MaxBytes + 1<<20
 	// maxField bounds one field that is no file.
 	maxField = 1 << 10
-	// namedMost is how many domains of a file are named.
-	namedMost = 12
+	// maxNamed is how many domains of a file are named.
+	maxNamed = 12
 	// nobodysDomain is a domain that no file has cookies of (RFC 6761): with it a file is read for its counts alone.
 	nobodysDomain = "clawjail.invalid"
 )
@@ -162,8 +162,8 @@ func domainsOf(file []byte, now time.Time) (string, error) {
 	if len(names) == 0 {
 		return "is missing, and the file has no cookies", nil
 	}
-	if len(names) > namedMost {
-		names = append(names[:namedMost], fmt.Sprintf("%d more", len(names)-namedMost))
+	if len(names) > maxNamed {
+		names = append(names[:maxNamed], fmt.Sprintf("%d more", len(names)-maxNamed))
 	}
 	return "is missing. The file has cookies of " + listed(names) + ". Write one of them, and choose the file again", nil
 }
@@ -255,8 +255,8 @@ func (q *request) upload() (*form, []byte, error) {
 }
 
 // readSecret reads up to most bytes, and leaves no copies of them behind when it has to make room.
-func readSecret(from io.Reader, most int64) ([]byte, error) {
-	from = io.LimitReader(from, most)
+func readSecret(from io.Reader, limit int64) ([]byte, error) {
+	from = io.LimitReader(from, limit)
 	out := make([]byte, 0, 64<<10)
 	for {
 		if len(out) == cap(out) {

@@ -20,11 +20,11 @@ type form struct {
 
 // form reads the form that was sent. A value that is no text is refused.
 func (q *request) form() (*form, error) {
-	most := int64(maxForm)
+	limit := int64(maxForm)
 	if q.in.ID == "" {
-		most = maxStranger
+		limit = maxStranger
 	}
-	q.r.Body = http.MaxBytesReader(q.w, q.r.Body, most)
+	q.r.Body = http.MaxBytesReader(q.w, q.r.Body, limit)
 	if err := q.r.ParseForm(); err != nil {
 		return nil, problem.Wrap(err, problem.BadRequest, "send less, or send it again", "the form did not arrive")
 	}

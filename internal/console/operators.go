@@ -65,9 +65,9 @@ func (c *Console) showPeople(q *request, f *form) error {
 			}
 			return cmp.Or(cmp.Compare(over(a), over(b)), cmp.Compare(a.Name, b.Name))
 		})
-		if most := 100; len(data.Operators) > most {
-			data.Gone = len(data.Operators) - most
-			data.Operators = data.Operators[:most]
+		if limit := 100; len(data.Operators) > limit {
+			data.Gone = len(data.Operators) - limit
+			data.Operators = data.Operators[:limit]
 		}
 		if data.Tenants, err = c.tenantOptions(q); err != nil {
 			return err

@@ -125,7 +125,7 @@ func (c *Console) placesOf(q *request) (int, error) {
 	uses, err := c.Health.Quotas(q.ctx(), q.by, q.by.Tenant)
 	for _, u := range uses {
 		if u.Kind == quota.Sessions().Name {
-			return int(u.Most), err
+			return int(u.Max), err
 		}
 	}
 	return 0, err

@@ -248,7 +248,7 @@ func (f fakeTasks) Running(session string) (task.Progress, bool) { p, ok := f[se
 func TestATaskIsShownWhileItIsDoneAndStopped(t *testing.T) {
 	w := withSessions(t)
 	w.Tasks = fakeTasks{"s_one": {Goal: hostile, Model: "m-1", Steps: []task.Step{
-		{Number: 3, Most: 25, Do: "click e3", URL: "https://shop.example.com/" + hostile, Code: problem.Timeout, Tokens: 4321}, {Do: task.Opened, Most: 25}}}}
+		{Number: 3, Max: 25, Do: "click e3", URL: "https://shop.example.com/" + hostile, Code: problem.Timeout, Tokens: 4321}, {Do: task.Opened, Max: 25}}}}
 	for _, at := range []string{"", "/task"} {
 		p := w.get("acme operator", "/console/sessions/s_one"+at)
 		p.holds(t, http.StatusOK, "A task is being done", "<p>"+escaped, "Step 3 of at most 25, 4321 tokens of m-1", "click e3", problem.Timeout, "Stop the task", `action="/console/sessions/s_one/task/stop"`)

@@ -69,7 +69,7 @@ type sessionsPage struct {
 	Count       int    // of all that are open
 	Before      string // and After are the pages beside this one
 	After       string
-	Most        int
+	Max         int
 	DefaultLife string
 }
 
@@ -109,7 +109,7 @@ func (c *Console) sessionsPage(q *request, f *form) (*sessionsPage, error) {
 		return nil, err
 	}
 	names := c.names(q.ctx(), q.by)
-	page := &sessionsPage{Form: f, Most: c.Sessions.Status().MaxSessions, DefaultLife: span(c.Config.Sessions.TTL)}
+	page := &sessionsPage{Form: f, Max: c.Sessions.Status().MaxSessions, DefaultLife: span(c.Config.Sessions.TTL)}
 	slices.Reverse(all) // newest first
 	number, err := strconv.Atoi(q.query("page"))
 	if err != nil || number < 1 {

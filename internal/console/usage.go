@@ -74,7 +74,7 @@ type usagePage struct {
 	Models   []used
 	ByAgent  []used
 	Budgets  []budgetRow
-	Most     int // of the agents that are listed
+	Max      int // of the agents that are listed
 	Unpriced bool
 }
 
@@ -92,7 +92,7 @@ func (c *Console) usage(q *request) error {
 	if err != nil {
 		return err
 	}
-	page := &usagePage{Tabs: tabs, Most: pageSize}
+	page := &usagePage{Tabs: tabs, Max: pageSize}
 	chosen := c.chooseAgent(q, page, agents)
 	if chosen != nil {
 		all = slices.DeleteFunc(all, func(u egress.Usage) bool { return u.Agent != chosen.ID })
@@ -167,12 +167,12 @@ func (p *usagePage) count(all []egress.Usage, agents map[string]identity.Agent, 
 		}
 		p.ByAgent = append(p.ByAgent, *u)
 	}
-	most := func(a, b used) int {
+	limit := func(a, b used) int {
 		return cmp.Or(cmp.Compare(b.Cost, a.Cost), cmp.Compare(b.Tokens(), a.Tokens()), strings.Compare(a.Of+a.Name, b.Of+b.Name))
 	}
-	slices.SortFunc(p.Models, most)
-	slices.SortFunc(p.ByAgent, most)
-	p.Models, p.ByAgent = p.Models[:min(len(p.Models), p.Most)], p.ByAgent[:min(len(p.ByAgent), p.Most)]
+	slices.SortFunc(p.Models, limit)
+	slices.SortFunc(p.ByAgent, limit)
+	p.Models, p.ByAgent = p.Models[:min(len(p.Models), p.Max)], p.ByAgent[:min(len(p.ByAgent), p.Max)]
 }
 
 // budgets are those that are set, with what was used of them today, and the one that is in effect for the chosen agent.
@@ -205,7 +205,7 @@ func (c *Console) budgets(q *request, page *usagePage, chosen *identity.Agent, a
 			return egress.Budget{}, err
 		}
 		for _, s := range all {
-			if s.Budget != (egress.Budget{}) && len(page.Budgets) < page.Most {
+			if s.Budget != (egress.Budget{}) && len(page.Budgets) < page.Max {
 				page.Budgets = append(page.Budgets, budgetRow{Tenant: tenant, Agent: agentName(s.Meta, agents), Budget: s.Budget, Today: *sumOf(today, s.Agent)})
 			}
 		}

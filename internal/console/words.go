@@ -138,7 +138,7 @@ func plural(n int, one string) string {
 }
 
 // short cuts a text that may be long.
-func short(most int, text string) string { return texts.Fit(text, most) }
+func short(limit int, text string) string { return texts.Fit(text, limit) }
 
 // stateTone is the colour of a state: good, busy, warn, bad, or quiet.
 func stateTone(state any) string {
@@ -177,7 +177,7 @@ func sayPhase(phase string) string {
 // holds is how much a tenant has of what all share.
 func holds(u quota.Use) string {
 	if u.Unit == "bytes" {
-		return fmt.Sprintf("%s of %s", sayBytes(u.Held), sayBytes(u.Most))
+		return fmt.Sprintf("%s of %s", sayBytes(u.Held), sayBytes(u.Max))
 	}
-	return fmt.Sprintf("%d of %d", u.Held, u.Most)
+	return fmt.Sprintf("%d of %d", u.Held, u.Max)
 }

@@ -78,7 +78,7 @@ func (p *plane) makeConsole(context.Context) error {
 func (p *plane) makeAPI(context.Context) error {
 	tools, err := mcp.New(mcp.Options{
 		Backend: browsers{knownSessions{p.allSessions()}}, Tag: store.NodeTag(p.node), Elsewhere: api.ElsewhereOfSession, Access: p.book, Tasks: p.tasks, Foreign: p.servers, Principal: api.Caller, Version: p.Version, Log: p.Log, Now: p.Now,
-		Sessions: mcp.Bounds{TTL: p.Config.Sessions.TTL, MaxTTL: p.Config.Sessions.MaxTTL, Idle: p.Config.Sessions.Idle, Most: p.Config.Sessions.Max},
+		Sessions: mcp.Bounds{TTL: p.Config.Sessions.TTL, MaxTTL: p.Config.Sessions.MaxTTL, Idle: p.Config.Sessions.Idle, Max: p.Config.Sessions.Max},
 	})
 	if err != nil {
 		return err

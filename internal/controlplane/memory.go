@@ -23,13 +23,13 @@ func BoundMemory(lookupEnv func(string) (string, bool), log *slog.Logger) {
 // protocol) is garbage at once, and memory is better given to jails.
 const gcPercent = 50
 
-// leastMemory is what the control plane is left at any rate.
-const leastMemory = 256 << 20
+// minMemory is what the control plane is left at any rate.
+const minMemory = 256 << 20
 
 // memoryLimitFor is the limit on a machine with so much memory; 0 is none.
 func memoryLimitFor(machine int64) int64 {
 	if machine <= 0 {
 		return 0
 	}
-	return max(machine/2, leastMemory)
+	return max(machine/2, minMemory)
 }

@@ -17,10 +17,10 @@ func TestTheControlPlaneTakesHalfOfTheMemory(t *testing.T) {
 		t.Errorf("the limit is %d where GOMEMLIMIT decides", got)
 	}
 	BoundMemory(func(string) (string, bool) { return "", false }, log)
-	if got, machine := debug.SetMemoryLimit(-1), memoryOfMachine(); machine <= 0 || got != max(machine/2, leastMemory) {
+	if got, machine := debug.SetMemoryLimit(-1), memoryOfMachine(); machine <= 0 || got != max(machine/2, minMemory) {
 		t.Errorf("the limit is %d of %d", got, machine)
 	}
-	if memoryLimitFor(0) != 0 || memoryLimitFor(1<<20) != leastMemory || memoryLimitFor(8<<30) != 4<<30 {
+	if memoryLimitFor(0) != 0 || memoryLimitFor(1<<20) != minMemory || memoryLimitFor(8<<30) != 4<<30 {
 		t.Error("the limits of machines are others")
 	}
 }

@@ -454,8 +454,8 @@ func TestACaptureChangesTheRulesThatAreSaid(t *testing.T) {
 	if err != nil || len(sets) != 2 {
 		t.Fatalf("%+v, %v", sets, err)
 	}
-	for n, most := range []int{3, 1} {
-		if sets[n].MaxLeases != most || len(sets[n].Scopes) != 1 || sets[n].Scopes[0] != "cdp" {
+	for n, limit := range []int{3, 1} {
+		if sets[n].MaxLeases != limit || len(sets[n].Scopes) != 1 || sets[n].Scopes[0] != "cdp" {
 			t.Errorf("%s has %d sessions and the scopes %v", sets[n].Domain, sets[n].MaxLeases, sets[n].Scopes)
 		}
 	}

@@ -162,8 +162,8 @@ func zfsDataset(ctx context.Context, e *exam) Result {
 		return warning("zfs says %q of what is free in %s", strings.TrimSpace(out), name)
 	}
 	r := fine("templates and clones are beneath %s, with %s free", name, human(free))
-	if free < leastData {
-		r = warning("%s are free in %s, less than %s", human(free), name, human(leastData)).hint("free some space, or raise the dataset's quota")
+	if free < minData {
+		r = warning("%s are free in %s, less than %s", human(free), name, human(minData)).hint("free some space, or raise the dataset's quota")
 	}
 	return r.fact("dataset", name).fact("free_bytes", free)
 }

@@ -153,8 +153,8 @@ func (e *exam) changelog(pkg string) string {
 	if err != nil {
 		return ""
 	}
-	const most = 4 << 20
-	data, err := io.ReadAll(io.LimitReader(z, most))
+	const limit = 4 << 20
+	data, err := io.ReadAll(io.LimitReader(z, limit))
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return ""
 	}

@@ -44,8 +44,8 @@ func apiHealth(ctx context.Context, e *exam) Result {
 		facts(Facts{"url": e.ControlURL, "error": err.Error()})
 }
 
-// mostShown is how many things a message names; all are in the facts.
-const mostShown = 3
+// maxShown is how many things a message names; all are in the facts.
+const maxShown = 3
 
 // orphans looks for what a host daemon that was killed has left. One that runs removes such things itself.
 func orphans(ctx context.Context, e *exam) Result {
@@ -83,8 +83,8 @@ func orphans(ctx context.Context, e *exam) Result {
 	for _, t := range stray {
 		ids = append(ids, t.String())
 	}
-	shown := strings.Join(ids[:min(len(ids), mostShown)], ", ")
-	if more := len(ids) - mostShown; more > 0 {
+	shown := strings.Join(ids[:min(len(ids), maxShown)], ", ")
+	if more := len(ids) - maxShown; more > 0 {
 		shown += fmt.Sprintf(" and %d more", more)
 	}
 	return warning("the host daemon does not run, and %d things are left of jails that no record names: %s", len(ids), shown).

@@ -150,19 +150,19 @@ const full = 32 << 20
 // The room that should be free: a template and its packages need about 3 GiB while they are built; what is in the run directory
 // is small, and is on a tmpfs mostly.
 const (
-	leastData = 5 << 30
-	leastRun  = 256 << 20
+	minData = 5 << 30
+	minRun  = 256 << 20
 )
 
 func diskData(_ context.Context, e *exam) Result {
-	return e.disk("data", e.Config.DataDir, leastData, "free some space, or set data_dir to a larger disk")
+	return e.disk("data", e.Config.DataDir, minData, "free some space, or set data_dir to a larger disk")
 }
 
 func diskRun(_ context.Context, e *exam) Result {
-	return e.disk("run", e.Config.RunDir, leastRun, "free some space, or set run_dir to a larger file system")
+	return e.disk("run", e.Config.RunDir, minRun, "free some space, or set run_dir to a larger file system")
 }
 
-func (e *exam) disk(what, dir string, least uint64, hint string) Result {
+func (e *exam) disk(what, dir string, minimum uint64, hint string) Result {
 	if dir == "" {
 		return fails("there is no %s directory: this user has no home", what).hint("set %s_dir in the configuration", what)
 	}
@@ -176,8 +176,8 @@ func (e *exam) disk(what, dir string, least uint64, hint string) Result {
 		return fails("%s is on a read-only file system", dir).facts(facts).hint("set %s_dir to a place that can be written", what)
 	case s.Free < full:
 		return fails("the disk of %s is full: %s are free, so no jail can be made and nothing recorded", dir, human(s.Free)).facts(facts).hint("%s", hint)
-	case s.Free < least:
-		return warning("%s are free for %s, less than %s", human(s.Free), dir, human(least)).facts(facts).hint("%s", hint)
+	case s.Free < minimum:
+		return warning("%s are free for %s, less than %s", human(s.Free), dir, human(minimum)).facts(facts).hint("%s", hint)
 	}
 	return fine("%s are free for %s", human(s.Free), dir).facts(facts)
 }

@@ -221,11 +221,11 @@ func TestBudgetsHoldWhateverHappensAtOnce(t *testing.T) {
 		type request struct{ estimate, actual int64 }
 		requests := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) request {
 			r := request{estimate: rapid.Int64Range(1, 300).Draw(t, "estimate")}
-			least, most := int64(0), r.estimate
+			minimum, maximum := int64(0), r.estimate
 			if over {
-				most = 600
+				maximum = 600
 			}
-			r.actual = rapid.Int64Range(least, most).Draw(t, "actual")
+			r.actual = rapid.Int64Range(minimum, maximum).Draw(t, "actual")
 			return r
 		}), 1, 24).Draw(t, "requests")
 		const workers = 4

@@ -81,8 +81,8 @@ func (d *decisions) boundRates(f *flaws, s Settings, now time.Time) {
 		{"llm", s.Rates.LLM, all.Rates.LLM, set.Rates.LLM, wider.Rates.LLM},
 		{"tunnels", s.Rates.Tunnels, all.Rates.Tunnels, set.Rates.Tunnels, wider.Rates.Tunnels},
 	} {
-		if most := max(rate.all, rate.set, rate.tenant); rate.is > most {
-			f.add(problem.BadLimit, "rates."+rate.name, fmt.Sprintf("at most %d; an admin of the installation may set more", most), "is %d", rate.is)
+		if limit := max(rate.all, rate.set, rate.tenant); rate.is > limit {
+			f.add(problem.BadLimit, "rates."+rate.name, fmt.Sprintf("at most %d; an admin of the installation may set more", limit), "is %d", rate.is)
 		}
 	}
 }
@@ -267,7 +267,7 @@ func (b *Book) putSettings(ctx context.Context, by identity.Principal, s Setting
 
 // put makes an entry, or replaces the one of the same scope and name: m gets what the row will have. At most most new
 // ones are made in a tenant, if that is not 0.
-func (b *Book) put(ctx context.Context, kind, name string, m *Meta, prefix string, entry func() (store.Entry, error), most int) (store.Entry, error) {
+func (b *Book) put(ctx context.Context, kind, name string, m *Meta, prefix string, entry func() (store.Entry, error), limit int) (store.Entry, error) {
 	wanted := m.Version
 	old, count, err := b.find(ctx, kind, name, scope{m.Tenant, m.Agent})
 	if err != nil {
@@ -277,7 +277,7 @@ func (b *Book) put(ctx context.Context, kind, name string, m *Meta, prefix strin
 	switch {
 	case old.ID == "" && wanted != 0, old.ID != "" && wanted != 0 && wanted != old.Version:
 		return store.Entry{}, problem.New(problem.Conflict, "look at what there is now, and try again", "somebody else changed the entry meanwhile")
-	case old.ID == "" && most > 0 && count >= most:
+	case old.ID == "" && limit > 0 && count >= limit:
 		return store.Entry{}, problem.New(problem.BadLimit, "remove some that are not needed", "there are %d entries already, the most there may be", count)
 	}
 	m.ExpiresAt = store.Microsecond(m.ExpiresAt)

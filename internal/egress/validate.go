@@ -104,15 +104,15 @@ func (f *flaws) err() error {
 }
 
 // clean says whether a text can be shown to people and kept: UTF-8 without control characters.
-func clean(text string, most int) bool {
-	return len(text) <= most && utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool {
+func clean(text string, limit int) bool {
+	return len(text) <= limit && utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool {
 		return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)
 	})
 }
 
 // made says whether a text has 1 to most bytes, all of them among these.
-func made(text string, most int, of string) bool {
-	return text != "" && len(text) <= most && strings.Trim(text, of) == ""
+func made(text string, limit int, of string) bool {
+	return text != "" && len(text) <= limit && strings.Trim(text, of) == ""
 }
 
 const (
@@ -465,14 +465,14 @@ func validSettings(f *flaws, s Settings) {
 		ids[t.ID] = true
 	}
 	for _, rate := range []struct {
-		name     string
-		is, most int
+		name      string
+		is, limit int
 	}{
 		{"proxy", s.Rates.Proxy, maxRate}, {"execute", s.Rates.Execute, maxRate}, {"service", s.Rates.Service, maxRate},
 		{"llm", s.Rates.LLM, maxRate}, {"tunnels", s.Rates.Tunnels, maxTunnels},
 	} {
-		if rate.is < 0 || rate.is > rate.most {
-			f.add(problem.BadLimit, "rates."+rate.name, fmt.Sprintf("1 to %d, or 0 for the wider setting", rate.most), "is %d", rate.is)
+		if rate.is < 0 || rate.is > rate.limit {
+			f.add(problem.BadLimit, "rates."+rate.name, fmt.Sprintf("1 to %d, or 0 for the wider setting", rate.limit), "is %d", rate.is)
 		}
 	}
 	if s.Budget.TokensPerDay < 0 || s.Budget.TokensPerDay > maxTokens {

@@ -23,13 +23,13 @@ type waiting struct {
 
 // begin is false when somebody waits for as much as may be. Every true is followed by done.
 func (w *waiting) begin(actor string) bool {
-	most := maxWaitsOfOther
+	limit := maxWaitsOfOther
 	if strings.HasPrefix(actor, string(identity.KindAgent)+":") {
-		most = maxWaitsOfAgent
+		limit = maxWaitsOfAgent
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.of[actor] >= most {
+	if w.of[actor] >= limit {
 		return false
 	}
 	if w.of == nil {

@@ -144,11 +144,11 @@ func (q *quotas) line(account string, now time.Time) bool {
 }
 
 // tunnel takes one of the tunnels that may be open; every true is followed by endTunnel.
-func (q *quotas) tunnel(account string, most int, now time.Time) bool {
+func (q *quotas) tunnel(account string, limit int, now time.Time) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	u := q.user(account, now)
-	if u.tunnels >= most {
+	if u.tunnels >= limit {
 		return false
 	}
 	u.tunnels++

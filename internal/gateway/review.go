@@ -77,7 +77,7 @@ const forgotten = time.Minute
 // there was one: many programs leave their connections open when they need them no more.
 func (g *Gateway) makeRoom(ctx context.Context, account string) bool {
 	var silent *tunnel
-	least := g.now().Sub(g.start) - forgotten
+	minimum := g.now().Sub(g.start) - forgotten
 	g.mu.Lock()
 	callers := slices.Collect(maps.Values(g.callers))
 	g.mu.Unlock()
@@ -86,8 +86,8 @@ func (g *Gateway) makeRoom(ctx context.Context, account string) bool {
 			continue
 		}
 		for _, t := range c.openTunnels() {
-			if last := time.Duration(t.meter.lastMove.Load()); last <= least {
-				silent, least = t, last
+			if last := time.Duration(t.meter.lastMove.Load()); last <= minimum {
+				silent, minimum = t, last
 			}
 		}
 	}

@@ -88,13 +88,13 @@ func (t *tunnel) open(ctx context.Context) *problem.Error {
 	if refusal := t.admit(ctx, t.to, "", policy.HTTPS, policy.HTTP, policy.WS); refusal != nil {
 		return refusal
 	}
-	most := g.rates(t.who.Caller).Tunnels
-	t.counted = g.quotas.tunnel(t.who.account(), most, g.now())
+	limit := g.rates(t.who.Caller).Tunnels
+	t.counted = g.quotas.tunnel(t.who.account(), limit, g.now())
 	if !t.counted && g.makeRoom(ctx, t.who.account()) {
-		t.counted = g.quotas.tunnel(t.who.account(), most, g.now())
+		t.counted = g.quotas.tunnel(t.who.account(), limit, g.now())
 	}
 	if !t.counted {
-		return problem.New(problem.RateLimited, "Close tunnels that are not needed, then retry.", "more than %d tunnels are open", most).
+		return problem.New(problem.RateLimited, "Close tunnels that are not needed, then retry.", "more than %d tunnels are open", limit).
 			With("retry_after", int64(1))
 	}
 	g.observer.Tunnels(1)

@@ -34,9 +34,9 @@ func (i *Issuer) domain(text string) (name, registrable, wrong, hint string) {
 
 // domains checks the domains of a request: sorted, each once. Those of egress may be hosts below a registrable
 // domain, because scripts and pictures come from such hosts, and the rest of that domain need not be open.
-func (i *Issuer) domains(m *problem.ValidationError, field string, list []string, most int, egress bool) []string {
-	if len(list) > most {
-		m.Add(field, "are %d, and may be %d", len(list), most)
+func (i *Issuer) domains(m *problem.ValidationError, field string, list []string, limit int, egress bool) []string {
+	if len(list) > limit {
+		m.Add(field, "are %d, and may be %d", len(list), limit)
 		return nil
 	}
 	out := make([]string, 0, len(list))

@@ -45,12 +45,12 @@ func (a Access) Covers(b Access) bool {
 	return b == AccessTools && (a == AccessTools || a == AccessCDP) || b == AccessCDP && a == AccessCDP
 }
 
-// MostTTL is the longest life that a configuration may allow. A key that no longer signs verifies for as long.
-const MostTTL = 24 * time.Hour
+// MaxTTL is the longest life that a configuration may allow. A key that no longer signs verifies for as long.
+const MaxTTL = 24 * time.Hour
 
 // Limits bound what may be asked for.
 type Limits struct {
-	// DefaultTTL is the life of a grant whose operator does not say, MaxTTL the longest; at most [MostTTL].
+	// DefaultTTL is the life of a grant whose operator does not say, MaxTTL the longest; at most [MaxTTL].
 	DefaultTTL, MaxTTL time.Duration
 	// MaxDomains and MaxEgressDomains are how many there may be of each; at most 100 together, because all are in
 	// the token.
@@ -62,7 +62,7 @@ type Limits struct {
 
 // DefaultLimits are the limits when none are configured.
 func DefaultLimits() Limits {
-	return Limits{DefaultTTL: 10 * time.Minute, MaxTTL: MostTTL, MaxDomains: 20, MaxEgressDomains: 50, Keep: 30 * 24 * time.Hour}
+	return Limits{DefaultTTL: 10 * time.Minute, MaxTTL: MaxTTL, MaxDomains: 20, MaxEgressDomains: 50, Keep: 30 * 24 * time.Hour}
 }
 
 // Store keeps grants, and permissions as entries. A store.Store is one.
@@ -100,8 +100,8 @@ func (o Options) Validate() error {
 		}
 	}
 	l := o.Limits
-	if l.MaxTTL < time.Second || l.MaxTTL > MostTTL {
-		m.Add("max_ttl", "is %s, and must be from 1s to %s", l.MaxTTL, MostTTL)
+	if l.MaxTTL < time.Second || l.MaxTTL > MaxTTL {
+		m.Add("max_ttl", "is %s, and must be from 1s to %s", l.MaxTTL, MaxTTL)
 	}
 	if l.DefaultTTL < time.Second || l.DefaultTTL > l.MaxTTL {
 		m.Add("default_ttl", "is %s, and must be from 1s to max_ttl, %s", l.DefaultTTL, l.MaxTTL)

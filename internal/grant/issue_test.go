@@ -290,7 +290,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 	w := newWorld(t)
 	for name, change := range map[string]func(*Limits){
-		"max above the most": func(l *Limits) { l.MaxTTL = MostTTL + 1 },
+		"max above the most": func(l *Limits) { l.MaxTTL = MaxTTL + 1 },
 		"default above max":  func(l *Limits) { l.MaxTTL, l.DefaultTTL = time.Minute, time.Hour },
 		"no domains":         func(l *Limits) { l.MaxDomains = 0 },
 		"too many domains":   func(l *Limits) { l.MaxDomains, l.MaxEgressDomains = 60, 41 },

@@ -104,7 +104,7 @@ func (k *Keyring) Rotate() (info KeyInfo, err error) {
 	keys := []key{fresh}
 	for _, old := range k.keys {
 		if old.Signs() {
-			old.VerifiesUntil = now.Add(MostTTL + retiring).UTC().Truncate(time.Second)
+			old.VerifiesUntil = now.Add(MaxTTL + retiring).UTC().Truncate(time.Second)
 			old.secret = secret.Text{}
 		}
 		if now.Before(old.VerifiesUntil) {

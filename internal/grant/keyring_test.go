@@ -161,7 +161,7 @@ func TestRotationKeepsGrantsGood(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	long := func(r *Request) { r.TTL = MostTTL }
+	long := func(r *Request) { r.TTL = MaxTTL }
 	old, _ := w.issue(long)
 	before, err := w.keys.Keys()
 	must(t, err)
@@ -172,7 +172,7 @@ func TestRotationKeepsGrantsGood(t *testing.T) {
 	}
 	after, err := second.Keys()
 	must(t, err)
-	expected := []KeyInfo{fresh, {ID: before[0].ID, CreatedAt: before[0].CreatedAt, VerifiesUntil: noon.Add(MostTTL + retiring).Truncate(time.Second)}}
+	expected := []KeyInfo{fresh, {ID: before[0].ID, CreatedAt: before[0].CreatedAt, VerifiesUntil: noon.Add(MaxTTL + retiring).Truncate(time.Second)}}
 	if diff := cmp.Diff(expected, after); diff != "" {
 		t.Errorf("keys of the other process (-want +got):\n%s", diff)
 	}
@@ -183,7 +183,7 @@ func TestRotationKeepsGrantsGood(t *testing.T) {
 	}
 
 	young, _ := w.issue(long)
-	w.clock.move(MostTTL - time.Second)
+	w.clock.move(MaxTTL - time.Second)
 	for name, token := range map[string]Token{"old": old, "young": young} {
 		if _, err := elsewhere.Verify(t.Context(), token, want()); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -204,7 +204,7 @@ func TestOldKeyVerifiesNoLonger(t *testing.T) {
 	token := w.sign(claimsOf("ab12", forever))
 	_, err := w.keys.Rotate()
 	must(t, err)
-	w.clock.move(MostTTL + retiring - time.Second)
+	w.clock.move(MaxTTL + retiring - time.Second)
 	if _, err := w.Verify(t.Context(), token, want()); err != nil {
 		t.Fatalf("while the key verifies: %v", err)
 	}

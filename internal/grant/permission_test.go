@@ -468,7 +468,7 @@ func TestPermissionOutlivesTheKeyThatSignedIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.opens(asking()) // which signs it anew
-	w.clock.move(MostTTL + retiring + time.Second)
+	w.clock.move(MaxTTL + retiring + time.Second)
 	w.opens(asking())
 	other := asking()
 	other.Agent = "a2"
@@ -481,7 +481,7 @@ func TestPermissionOutlivesTheKeyThatSignedIt(t *testing.T) {
 	if err := w.SignPermissions(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.clock.move(MostTTL + retiring + time.Second)
+	w.clock.move(MaxTTL + retiring + time.Second)
 	w.opens(other)
 	if all, err := w.Permissions(t.Context(), ""); err != nil || len(all) != 2 || all[0].Used+all[1].Used != 3 {
 		t.Errorf("%+v, %v", all, err)
@@ -511,7 +511,7 @@ func TestARotationThatIsCutVoidsNoPermission(t *testing.T) {
 	if written[1] != written[0]+1 || written[2] != written[1] {
 		t.Errorf("they were written %v times in all", written)
 	}
-	w.clock.move(MostTTL + retiring + time.Second)
+	w.clock.move(MaxTTL + retiring + time.Second)
 	w.opens(asking())
 }
 

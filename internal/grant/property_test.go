@@ -193,7 +193,7 @@ func TestWhateverHappensAGrantIsUsedAtMostOnceAndForWhatItIsFor(t *testing.T) {
 				}
 				for _, m := range in.grants {
 					if m.keyUntil.IsZero() {
-						m.keyUntil = in.clock.now().Add(MostTTL + retiring).Truncate(time.Second)
+						m.keyUntil = in.clock.now().Add(MaxTTL + retiring).Truncate(time.Second)
 					}
 				}
 			},

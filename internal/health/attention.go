@@ -320,7 +320,7 @@ func (l *look) lookSessions() error {
 	l.sessions.Open = len(all)
 	if l.by.Tenant == "" {
 		st := l.Sessions.Status()
-		l.sessions.Most, l.sessions.WarmOpen, l.sessions.WarmSize = st.MaxSessions, st.WarmReady, st.WarmSize
+		l.sessions.Max, l.sessions.WarmOpen, l.sessions.WarmSize = st.MaxSessions, st.WarmReady, st.WarmSize
 		if st.Closing > 0 {
 			l.sessions.States["closing"] = st.Closing
 		}
@@ -500,4 +500,4 @@ func (l *look) lookOperators() error {
 }
 
 // short cuts a text that somebody else has written.
-func short(most int, text string) string { return texts.Fit(strings.TrimSpace(text), most) }
+func short(limit int, text string) string { return texts.Fit(strings.TrimSpace(text), limit) }

@@ -159,7 +159,7 @@ type Status struct {
 // Sessioned counts sessions.
 type Sessioned struct {
 	Open     int            `json:"open"`
-	Most     int            `json:"most,omitempty"`
+	Max      int            `json:"most,omitempty"`
 	WarmOpen int            `json:"warm_ready"`
 	WarmSize int            `json:"warm_size"`
 	States   map[string]int `json:"states,omitempty"`

@@ -61,7 +61,7 @@ func (l *look) lookQuotas() error {
 		}
 	}
 	slices.SortStableFunc(l.quotas, func(a, b quota.Use) int {
-		return cmp.Compare(float64(b.Held)/float64(b.Most), float64(a.Held)/float64(a.Most))
+		return cmp.Compare(float64(b.Held)/float64(b.Max), float64(a.Held)/float64(a.Max))
 	})
 	l.quotas = l.quotas[:min(len(l.quotas), quotasShown)]
 	return nil

@@ -8,7 +8,7 @@ import (
 
 // admission bounds the open connections of each user.
 type admission struct {
-	most int
+	limit int
 
 	mu    sync.Mutex
 	users map[uint32]*connections
@@ -28,8 +28,8 @@ func (a *admission) open(uid uint32) (leave func(), err error) {
 		u = &connections{}
 		a.users[uid] = u
 	}
-	if u.open >= a.most {
-		return nil, tooMany(a.most, "calls")
+	if u.open >= a.limit {
+		return nil, tooMany(a.limit, "calls")
 	}
 	u.open++
 	return func() {
@@ -45,9 +45,9 @@ func (a *admission) open(uid uint32) (leave func(), err error) {
 func (a *admission) lasting(uid uint32) (leave func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	u, most := a.users[uid], a.most-a.most/4
-	if u.lasting >= most {
-		return nil, tooMany(most, "calls that wait")
+	u, limit := a.users[uid], a.limit-a.limit/4
+	if u.lasting >= limit {
+		return nil, tooMany(limit, "calls that wait")
 	}
 	u.lasting++
 	return func() {

@@ -10,7 +10,7 @@ import (
 
 // bound counts the jails of an installation, of all drivers, and what those of each tenant declare.
 type bound struct {
-	most  int
+	limit int
 	check func(s jail.Spec, held int64) error // held is what the tenant's jails declare already
 
 	mu    sync.Mutex
@@ -70,8 +70,8 @@ func (b *bound) room() error {
 }
 
 func (b *bound) full() error {
-	if len(b.jails) >= b.most {
-		return problem.New(problem.PoolExhausted, "close sessions", "there are %d jails, the most that this installation may have", b.most)
+	if len(b.jails) >= b.limit {
+		return problem.New(problem.PoolExhausted, "close sessions", "there are %d jails, the most that this installation may have", b.limit)
 	}
 	return nil
 }

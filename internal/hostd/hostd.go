@@ -215,7 +215,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 	reaped := newReapings(o.Now)
 	who := newTenants(o)
 	var folders *workspaces
-	count := &bound{most: o.MaxJails, jails: map[jail.Name]declared{}, check: func(s jail.Spec, held int64) error {
+	count := &bound{limit: o.MaxJails, jails: map[jail.Name]declared{}, check: func(s jail.Spec, held int64) error {
 		return errors.Join(who.check(s.Tenant(), held, s.Limits.Memory), folders.check(s))
 	}}
 	counted := func(j jail.Journal) jail.Journal {

@@ -14,7 +14,7 @@ const pageBytes = maxAnswer / 4
 
 // page is a part of a list, of up to most bytes as JSON, in the order of keys that no two entries share. next is the key of its last
 // entry, to go on behind; empty when there is no more.
-func page[T any](all []T, key func(T) string, behind string, most int) (part []T, next string, err error) {
+func page[T any](all []T, key func(T) string, behind string, limit int) (part []T, next string, err error) {
 	slices.SortFunc(all, func(a, b T) int { return cmp.Compare(key(a), key(b)) })
 	start, size := 0, 0
 	for i, one := range all {
@@ -26,7 +26,7 @@ func page[T any](all []T, key func(T) string, behind string, most int) (part []T
 		if err != nil {
 			return nil, "", fmt.Errorf("encode a list: %w", err)
 		}
-		if size += len(data); i > start && size > most {
+		if size += len(data); i > start && size > limit {
 			return all[start:i], key(all[i-1]), nil
 		}
 	}

@@ -15,8 +15,8 @@ func TestAListComesInPartsThatFit(t *testing.T) {
 		t.Error("a part, with one entry that is as large as a request, may be larger than an answer")
 	}
 	key := func(s string) string { return s[:4] }
-	const most = 1000
-	for _, size := range []int{1, 50, 90, 200, most - 7, most - 6, most, 5 * most} {
+	const limit = 1000
+	for _, size := range []int{1, 50, 90, 200, limit - 7, limit - 6, limit, 5 * limit} {
 		var all []string
 		for n := range 12 {
 			all = append(all, fmt.Sprintf("k%03d", n)+strings.Repeat("x", size))
@@ -26,8 +26,8 @@ func TestAListComesInPartsThatFit(t *testing.T) {
 		parts := 0
 		got, err := pages(func(behind string) ([]string, string, error) {
 			parts++
-			part, next, err := page(slices.Clone(all), key, behind, most)
-			if bytes := len(strings.Join(part, "")) + 2*len(part); bytes > most && len(part) > 1 {
+			part, next, err := page(slices.Clone(all), key, behind, limit)
+			if bytes := len(strings.Join(part, "")) + 2*len(part); bytes > limit && len(part) > 1 {
 				t.Errorf("entries of %d bytes: a part has %d", size, bytes)
 			}
 			return part, next, err
@@ -35,11 +35,11 @@ func TestAListComesInPartsThatFit(t *testing.T) {
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("entries of %d bytes: %d came in %d parts, %v", size, len(got), parts, err)
 		}
-		if fits := 12*(size+6) <= most; fits != (parts == 1) {
+		if fits := 12*(size+6) <= limit; fits != (parts == 1) {
 			t.Errorf("entries of %d bytes came in %d parts", size, parts)
 		}
 	}
-	if got, err := pages(func(string) ([]string, string, error) { return page([]string(nil), key, "", most) }); len(got) != 0 || err != nil {
+	if got, err := pages(func(string) ([]string, string, error) { return page([]string(nil), key, "", limit) }); len(got) != 0 || err != nil {
 		t.Errorf("%v, %v", got, err)
 	}
 	if _, err := pages(func(string) ([]string, string, error) { return nil, "k", nil }); err == nil {

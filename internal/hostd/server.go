@@ -55,7 +55,7 @@ func newServer(o Options, m makers, k *agents.Keeper, b *bound, who *tenants, no
 	s := &server{
 		Options: o, life: m.life, makers: m, keeper: k, bound: b, tenants: who, checkpoints: notes, reaped: reaped,
 		owners:    &owners{drivers: m.drivers(), held: map[string]*holding{}},
-		admission: &admission{most: o.MaxConnections, users: map[uint32]*connections{}},
+		admission: &admission{limit: o.MaxConnections, users: map[uint32]*connections{}},
 		creates:   quota.NewTurns(o.MaxCreates, who.share),
 		reads:     make(chan struct{}, maxReads),
 		handlers:  newHandlers(),

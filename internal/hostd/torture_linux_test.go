@@ -49,7 +49,7 @@ func TestAKilledWriterLeavesWholeRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "journal")
-	most := 0
+	limit := 0
 	for i := range 25 {
 		p := startHelper(t, self, "journal", nil, dir)
 		p.expect(t, "writing")
@@ -71,7 +71,7 @@ func TestAKilledWriterLeavesWholeRecords(t *testing.T) {
 		if len(damaged) > 0 {
 			t.Fatalf("round %d: damaged %v", i, damaged)
 		}
-		most = max(most, len(records))
+		limit = max(limit, len(records))
 		entries, err := os.ReadDir(dir)
 		if err != nil || len(entries) != len(records) {
 			t.Fatalf("round %d: %d files for %d records, %v", i, len(entries), len(records), err)
@@ -80,7 +80,7 @@ func TestAKilledWriterLeavesWholeRecords(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if most < 2 {
-		t.Errorf("at most %d records were ever there: the writer does not write", most)
+	if limit < 2 {
+		t.Errorf("at most %d records were ever there: the writer does not write", limit)
 	}
 }

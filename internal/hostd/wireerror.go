@@ -35,7 +35,7 @@ func toWire(err error) *wireError {
 	return w
 }
 
-func clipText(s string, most int) string { return strings.ToValidUTF8(texts.Clip(s, most), "?") }
+func clipText(s string, limit int) string { return strings.ToValidUTF8(texts.Clip(s, limit), "?") }
 
 // remoteError is an error that the host daemon answered with. Its text is the host daemon's; problem.As finds
 // the public half in it, and errors.Is the sentinels of package jail and context.

@@ -233,7 +233,7 @@ func (w *workspaces) count(ctx context.Context, all []jail.Status) (map[string]s
 }
 
 // usage is what is in a folder beneath a root, where that is on the disk.
-func (w *workspaces) usage(ctx context.Context, dir string, device uint64, most int64) (u safepath.Usage, err error) {
+func (w *workspaces) usage(ctx context.Context, dir string, device uint64, limit int64) (u safepath.Usage, err error) {
 	at, rel, _ := w.beneath(dir)
 	root, err := safepath.Open(at)
 	if err != nil {
@@ -255,7 +255,7 @@ func (w *workspaces) usage(ctx context.Context, dir string, device uint64, most 
 	if err := unix.Fstat(folder.FD(), &st); err != nil || uint64(st.Dev) != device {
 		return u, err
 	}
-	return folder.Usage(ctx, most)
+	return folder.Usage(ctx, limit)
 }
 
 // outermost are the folders that lie in none of the others, each once.

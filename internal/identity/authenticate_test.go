@@ -455,7 +455,7 @@ func TestOtherProcessesAreToldOfWrongKeys(t *testing.T) {
 		t.Errorf("after its wait: %s", wait)
 	}
 	c.move(-24 * time.Hour) // nobody waits until the clock is back
-	if left := left("192.0.2.77"); left > b.mostOfAll() {
+	if left := left("192.0.2.77"); left > b.maxOfAll() {
 		t.Errorf("when the clock has gone back it waits %s", left)
 	}
 

@@ -147,7 +147,7 @@ const (
 type Rule struct {
 	Operation Operation
 	// Least is the least role that may.
-	Least  Role
+	Min    Role
 	Reach  Reach
 	Agents Agents
 }
@@ -331,7 +331,7 @@ func decide(table []Rule, p Principal, op Operation, object Object) error {
 func (r Rule) decide(p Principal, object Object) error {
 	switch p.Kind {
 	case KindAdmin, KindOperator:
-		if r.Least.rank() == 0 || p.Role.rank() < r.Least.rank() || p.Tenant == "" && p.Role != RoleAdmin {
+		if r.Min.rank() == 0 || p.Role.rank() < r.Min.rank() || p.Tenant == "" && p.Role != RoleAdmin {
 			return forbidden(r.Operation)
 		}
 	case KindAgent:
@@ -343,12 +343,12 @@ func (r Rule) decide(p Principal, object Object) error {
 	}
 	if p.Scope != "" {
 		// The holder of a token has what its maker has, for one session and within the scope.
-		least := scopeOf(r.Operation)
+		minimum := scopeOf(r.Operation)
 		switch {
-		case !least.Valid() || p.Session == "":
+		case !minimum.Valid() || p.Session == "":
 			return problem.New(problem.Forbidden, "use the key that the token was made with", "a token for a session may not do this: %s", r.Operation)
-		case p.Scope.rank() < least.rank():
-			return problem.New(problem.Forbidden, "ask who made the token for one with the scope "+string(least),
+		case p.Scope.rank() < minimum.rank():
+			return problem.New(problem.Forbidden, "ask who made the token for one with the scope "+string(minimum),
 				"a token with the scope %s may not do this: %s", p.Scope, r.Operation)
 		case object.Session != p.Session:
 			return nothing()

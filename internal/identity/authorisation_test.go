@@ -148,8 +148,8 @@ func TestEveryEntryOfTheTableMatters(t *testing.T) {
 			"operation": func(r *Rule) { r.Operation = "something.else" },
 		}
 		for _, role := range []Role{RoleViewer, RoleOperator, RoleAdmin, "", "owner"} {
-			if role != rule.Least {
-				changes["role "+string(role)] = func(r *Rule) { r.Least = role }
+			if role != rule.Min {
+				changes["role "+string(role)] = func(r *Rule) { r.Min = role }
 			}
 		}
 		for what, change := range changes {
@@ -301,9 +301,9 @@ func TestATokenForASessionIsGoodForNothingElse(t *testing.T) {
 				own := Object{Tenant: "acme", Agent: "ag_1", Session: "s_1"}
 				got := problem.CodeOf(decide(Table(), p, rule.Operation, own))
 				may := problem.CodeOf(decide(Table(), maker.p, rule.Operation, own)) == ""
-				least := map[Operation]Scope{SessionRead: ScopeView, SessionLook: ScopeView, SessionRecording: ScopeView, SessionUse: ScopeControl,
+				minimum := map[Operation]Scope{SessionRead: ScopeView, SessionLook: ScopeView, SessionRecording: ScopeView, SessionUse: ScopeControl,
 					SessionWatch: ScopeView, SessionControl: ScopeControl, SessionAttach: ScopeCDP}[rule.Operation]
-				want := may && least != "" && scope.rank() >= least.rank()
+				want := may && minimum != "" && scope.rank() >= minimum.rank()
 				if (got == "") != want {
 					t.Errorf("%s with a token of scope %s: %s is %q", maker.name, scope, rule.Operation, got)
 				}

@@ -500,8 +500,8 @@ func TestNobodyKeepsEverythingOpen(t *testing.T) {
 	_, _, ann := w.operator("acme", RoleAdmin)
 	_, _, spy := w.agent("rival", "spy")
 	var releases []func()
-	open := func(p Principal, most int) (n int) {
-		for ; n < most; n++ {
+	open := func(p Principal, limit int) (n int) {
+		for ; n < limit; n++ {
 			release, err := w.Enter(t.Context(), p, func(error) {})
 			if err != nil {
 				if problem.CodeOf(err) != problem.RateLimited {

@@ -157,10 +157,10 @@ func (l *rateLimiter) bounds(from guessing) (burst int, every time.Duration) {
 }
 
 // most is how long the wrong keys of a place are remembered by one process: twice as many as may come at once.
-func (l *rateLimiter) most() time.Duration { return time.Duration(2*l.limits.Burst) * l.limits.Every }
+func (l *rateLimiter) limit() time.Duration { return time.Duration(2*l.limits.Burst) * l.limits.Every }
 
-// mostOfAll is how long they are remembered where several processes were given some.
-func (l *rateLimiter) mostOfAll() time.Duration { return 5 * l.most() }
+// maxOfAll is how long they are remembered where several processes were given some.
+func (l *rateLimiter) maxOfAll() time.Duration { return 5 * l.limit() }
 
 // place is what one guesser can be expected to have: an IPv4 address, or the /64 of an IPv6 address. A caller without an
 // address, such as one of a Unix socket, is one place.
@@ -223,7 +223,7 @@ func (l *rateLimiter) wrong(by caller) {
 		l.count(by.peers())
 	}
 	if l.shared != nil && from.network == (network{}) && everywhere(from.place.Addr()) && (len(l.untold) < l.limits.Addresses || l.untold[from.place] > 0) {
-		l.untold[from.place] = min(l.untold[from.place]+l.limits.Every, l.most())
+		l.untold[from.place] = min(l.untold[from.place]+l.limits.Every, l.limit())
 		l.share.Send()
 	}
 }
@@ -232,7 +232,7 @@ func (l *rateLimiter) wrong(by caller) {
 // mu held.
 func (l *rateLimiter) left(g *guesser) time.Duration {
 	now := l.now()
-	if latest := now.Add(l.mostOfAll()); g.until.After(latest) {
+	if latest := now.Add(l.maxOfAll()); g.until.After(latest) {
 		g.until = latest
 	}
 	return max(g.until.Sub(now), 0)
@@ -243,7 +243,7 @@ func (l *rateLimiter) count(from guessing) *guesser {
 	g := l.guesser(from)
 	_, every := l.bounds(from)
 	left := l.left(g)
-	g.until = l.now().Add(max(left, min(left+every, l.most())))
+	g.until = l.now().Add(max(left, min(left+every, l.limit())))
 	return g
 }
 
@@ -261,10 +261,10 @@ func (l *rateLimiter) exchange(ctx context.Context) {
 	for place, left := range untold {
 		more = append(more, store.Guess{Place: place.String(), Left: left})
 	}
-	if len(more) > 0 && l.shared.AddGuesses(asking, more, l.mostOfAll()) != nil {
+	if len(more) > 0 && l.shared.AddGuesses(asking, more, l.maxOfAll()) != nil {
 		return
 	}
-	all, err := l.shared.ListGuesses(asking, l.limits.Addresses, l.mostOfAll())
+	all, err := l.shared.ListGuesses(asking, l.limits.Addresses, l.maxOfAll())
 	if err != nil {
 		return
 	}

@@ -55,8 +55,8 @@ func (s *Server) capabilities(ctx context.Context, c *call) (*sdk.CallToolResult
 		Eval: "not in operator sessions with access tools",
 	}
 	a.Limits.TTL, a.Limits.MaxTTL, a.Limits.Idle = span(s.Sessions.TTL), span(s.Sessions.MaxTTL), span(s.Sessions.Idle)
-	a.Limits.Sessions, a.Limits.Steps, a.Limits.Task = s.Sessions.Most, maxSteps, span(maxTask)
-	a.Limits.Chars, a.Limits.Calls = mostChars, maxAtOnce
+	a.Limits.Sessions, a.Limits.Steps, a.Limits.Task = s.Sessions.Max, maxSteps, span(maxTask)
+	a.Limits.Chars, a.Limits.Calls = maxChars, maxAtOnce
 	open, err := s.Backend.List(ctx, c.by)
 	if err == nil {
 		a.Targets = append(a.Targets, "session")

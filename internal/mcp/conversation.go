@@ -165,13 +165,13 @@ func (c *conversations) begin(owner, tenant string) (string, *conversation) {
 		c.forget(func(t *talking) bool { return t.owner == owner })
 	}
 	if len(c.all) >= maxConversations {
-		most := tenant
+		limit := tenant
 		for t, n := range tenants {
-			if n > tenants[most] {
-				most = t
+			if n > tenants[limit] {
+				limit = t
 			}
 		}
-		c.forget(func(t *talking) bool { return t.tenant == most })
+		c.forget(func(t *talking) bool { return t.tenant == limit })
 	}
 	id := "m_" + c.tag + rand.Text()
 	t := &talking{owner: owner, tenant: tenant, used: now}
@@ -220,19 +220,19 @@ func (c *conversations) end(id string) {
 
 // turnstile bounds how much one principal does at the same time.
 type turnstile struct {
-	most int
-	mu   sync.Mutex
-	in   map[string]int
+	limit int
+	mu    sync.Mutex
+	in    map[string]int
 }
 
-func newTurnstile(most int) *turnstile { return &turnstile{most: most, in: map[string]int{}} }
+func newTurnstile(limit int) *turnstile { return &turnstile{limit: limit, in: map[string]int{}} }
 
 // enter lets one more in, until leave. The code is rate_limited when there are too many.
 func (t *turnstile) enter(who string) (leave func(), err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.in[who] >= t.most {
-		return nil, problem.New(problem.RateLimited, "wait for answers before asking for more", "%d calls of yours are under way", t.most)
+	if t.in[who] >= t.limit {
+		return nil, problem.New(problem.RateLimited, "wait for answers before asking for more", "%d calls of yours are under way", t.limit)
 	}
 	t.in[who]++
 	return func() {

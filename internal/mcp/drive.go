@@ -71,7 +71,7 @@ func (s *Server) snapshot(ctx context.Context, c *call) (*sdk.CallToolResult, er
 	if err != nil {
 		return nil, err
 	}
-	most, err := chars(a.MaxChars)
+	limit, err := chars(a.MaxChars)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (s *Server) snapshot(ctx context.Context, c *call) (*sdk.CallToolResult, er
 	if err != nil {
 		return nil, err
 	}
-	return answer(snapshotText(shot, most)), nil
+	return answer(snapshotText(shot, limit)), nil
 }
 
 func (s *Server) act(ctx context.Context, c *call) (*sdk.CallToolResult, error) {
@@ -122,7 +122,7 @@ func (s *Server) query(ctx context.Context, c *call) (*sdk.CallToolResult, error
 	if err != nil {
 		return nil, err
 	}
-	most, err := chars(a.MaxChars)
+	limit, err := chars(a.MaxChars)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func (s *Server) query(ctx context.Context, c *call) (*sdk.CallToolResult, error
 	if err != nil {
 		return nil, err
 	}
-	return answer(queryText(found, most)), nil
+	return answer(queryText(found, limit)), nil
 }
 
 func (s *Server) eval(ctx context.Context, c *call) (*sdk.CallToolResult, error) {
@@ -142,7 +142,7 @@ func (s *Server) eval(ctx context.Context, c *call) (*sdk.CallToolResult, error)
 	if err != nil {
 		return nil, err
 	}
-	most, err := chars(a.MaxChars)
+	limit, err := chars(a.MaxChars)
 	if err != nil {
 		return nil, err
 	}
@@ -154,20 +154,20 @@ func (s *Server) eval(ctx context.Context, c *call) (*sdk.CallToolResult, error)
 	if err != nil {
 		return nil, err
 	}
-	text, threw := evalText(r, most)
+	text, threw := evalText(r, limit)
 	out := answer(text)
 	out.IsError = threw
 	return out, nil
 }
 
-func evalText(r browser.EvalResult, most int) (text string, threw bool) {
+func evalText(r browser.EvalResult, limit int) (text string, threw bool) {
 	if r.Exception != "" {
-		return clip("the script threw: "+r.Exception, most), true
+		return clip("the script threw: "+r.Exception, limit), true
 	}
 	if r.Type == "undefined" {
 		return "undefined", false
 	}
-	text = valueText(r.Value, r.Description, most)
+	text = valueText(r.Value, r.Description, limit)
 	if r.Truncated {
 		text += "\n[truncated]"
 	}
@@ -181,8 +181,8 @@ func (s *Server) screenshot(ctx context.Context, c *call) (*sdk.CallToolResult, 
 	}
 	widest := defaultWidth
 	if a.MaxWidth != 0 {
-		if widest = a.MaxWidth; widest < 16 || widest > mostWidth {
-			return nil, problem.New(problem.BadRequest, "", "maxWidth is not between 16 and %d", mostWidth)
+		if widest = a.MaxWidth; widest < 16 || widest > maxWidth {
+			return nil, problem.New(problem.BadRequest, "", "maxWidth is not between 16 and %d", maxWidth)
 		}
 	}
 	t, err := s.target(ctx, c, a.where)

@@ -138,7 +138,7 @@ func newServer(t *testing.T, o Options) (*Server, *logged) {
 
 func newWorld(t *testing.T, back *backend) *world {
 	t.Helper()
-	w := newWorldWith(t, Options{Backend: back, Version: "1.2.3", Sessions: Bounds{TTL: 30 * time.Minute, MaxTTL: 4 * time.Hour, Idle: 10 * time.Minute, Most: 8}})
+	w := newWorldWith(t, Options{Backend: back, Version: "1.2.3", Sessions: Bounds{TTL: 30 * time.Minute, MaxTTL: 4 * time.Hour, Idle: 10 * time.Minute, Max: 8}})
 	w.back = back
 	return w
 }

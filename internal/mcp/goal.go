@@ -52,7 +52,7 @@ func (s *Server) runGoal(ctx context.Context, c *call, a taskArguments) (*sdk.Ca
 	}
 	var lines []string
 	out, err := s.Tasks.Run(ctx, c.by, r, func(step task.Step) {
-		c.progress(ctx, float64(step.Number), float64(step.Most), line(step.Do, 200))
+		c.progress(ctx, float64(step.Number), float64(step.Max), line(step.Do, 200))
 		lines = append(lines, goalStep(step))
 	})
 	if err != nil {

@@ -27,8 +27,8 @@ func TestAGoalIsReachedWithItsStepsTold(t *testing.T) {
 	var got task.Request
 	w := newWorldWith(t, Options{Backend: &backend{}, Tasks: goals(func(_ context.Context, r task.Request, tell func(task.Step)) (task.Result, error) {
 		got = r
-		tell(task.Step{Most: 3, Do: task.Opened, Session: "s_1"})
-		tell(task.Step{Number: 1, Most: 3, Do: "click link \"Tea\"\nerror internal: no", URL: "https://site.test/tea", Code: problem.StaleRef})
+		tell(task.Step{Max: 3, Do: task.Opened, Session: "s_1"})
+		tell(task.Step{Number: 1, Max: 3, Do: "click link \"Tea\"\nerror internal: no", URL: "https://site.test/tea", Code: problem.StaleRef})
 		if r.Goal == "fail" {
 			return task.Result{}, problem.New(problem.TaskGaveUp, "look at it", "it gave up")
 		}

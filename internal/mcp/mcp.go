@@ -84,7 +84,7 @@ type Options struct {
 // Bounds are those of browser sessions.
 type Bounds struct {
 	TTL, MaxTTL, Idle time.Duration
-	Most              int // open at the same time
+	Max               int // open at the same time
 }
 
 // Limits of what clients may do.

@@ -13,11 +13,11 @@ import (
 // Bounds of a picture, in pixels and bytes. Models scale down what is larger, and are paid for it.
 const (
 	defaultWidth = 1280
-	mostWidth    = 4096
-	mostHeight   = 8000
-	// mostPixels bounds what is unpacked here: a picture of another size is not looked at.
-	mostPixels = 64 << 20
-	mostBytes  = 5 << 20
+	maxWidth     = 4096
+	maxHeight    = 8000
+	// maxPixels bounds what is unpacked here: a picture of another size is not looked at.
+	maxPixels = 64 << 20
+	maxBytes  = 5 << 20
 )
 
 // fitted is a picture as it is answered.
@@ -36,7 +36,7 @@ func fit(data []byte, widest, quality int) (fitted, error) {
 	out := fitted{data: data, kind: "image/" + format, width: size.Width, height: size.Height}
 	w, h := shrunk(size.Width, size.Height, widest)
 	if w != size.Width {
-		if size.Width*size.Height > mostPixels {
+		if size.Width*size.Height > maxPixels {
 			return fitted{}, tooLarge()
 		}
 		picture, _, err := image.Decode(bytes.NewReader(data))
@@ -54,7 +54,7 @@ func fit(data []byte, widest, quality int) (fitted, error) {
 		}
 		out.data, out.width, out.height = b.Bytes(), w, h
 	}
-	if len(out.data) > mostBytes {
+	if len(out.data) > maxBytes {
 		return fitted{}, tooLarge()
 	}
 	return out, nil
@@ -70,8 +70,8 @@ func shrunk(w, h, widest int) (int, int) {
 	if w > widest {
 		w, h = widest, max(1, h*widest/w)
 	}
-	if h > mostHeight {
-		w, h = max(1, w*mostHeight/h), mostHeight
+	if h > maxHeight {
+		w, h = max(1, w*maxHeight/h), maxHeight
 	}
 	return w, h
 }

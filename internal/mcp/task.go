@@ -57,7 +57,7 @@ func (s *Server) runTask(ctx context.Context, c *call) (out *sdk.CallToolResult,
 	if !a.goalArguments.empty() {
 		return nil, problem.New(problem.BadRequest, "give a goal", "agent, model, dialect, url, schema, pictures, maxSteps and maxTokens go with a goal")
 	}
-	most, err := chars(a.MaxChars)
+	maximum, err := chars(a.MaxChars)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func (s *Server) runTask(ctx context.Context, c *call) (out *sdk.CallToolResult,
 	if err != nil {
 		return nil, err
 	}
-	run := &prepared{s: s, c: c, t: Target{Session: opened.ID}, steps: steps, left: most}
+	run := &prepared{s: s, c: c, t: Target{Session: opened.ID}, steps: steps, left: maximum}
 	defer func() {
 		if run.taken {
 			return // the person goes on

@@ -14,7 +14,7 @@ import (
 // Bounds of texts, in characters.
 const (
 	defaultChars = 8000
-	mostChars    = 200_000
+	maxChars     = 200_000
 	maxStepChars = 2000 // of what one step of a task shows, unless it says more
 	maxError     = 1000
 	maxTitle     = 120
@@ -28,15 +28,15 @@ func chars(wanted int) (int, error) {
 	switch {
 	case wanted == 0:
 		return defaultChars, nil
-	case wanted < 1 || wanted > mostChars:
-		return 0, problem.New(problem.BadRequest, "", "maxChars is not between 1 and %d", mostChars)
+	case wanted < 1 || wanted > maxChars:
+		return 0, problem.New(problem.BadRequest, "", "maxChars is not between 1 and %d", maxChars)
 	}
 	return wanted, nil
 }
 
 // clip shortens a text and says so.
-func clip(s string, most int) string {
-	cut, n := cutAt(s, most)
+func clip(s string, limit int) string {
+	cut, n := cutAt(s, limit)
 	if !cut {
 		return s
 	}
@@ -44,22 +44,22 @@ func clip(s string, most int) string {
 }
 
 // cutAt is where a text has to be cut to have at most so many characters.
-func cutAt(s string, most int) (bool, int) {
-	if len(s) <= most {
+func cutAt(s string, limit int) (bool, int) {
+	if len(s) <= limit {
 		return false, len(s)
 	}
 	for n := range s {
-		if most == 0 {
+		if limit == 0 {
 			return true, n
 		}
-		most--
+		limit--
 	}
 	return false, len(s)
 }
 
 // line is a text of a page within a line of ours: it cannot begin another one.
-func line(s string, most int) string {
-	cut, n := cutAt(s, most) // first: a page may say very much
+func line(s string, limit int) string {
+	cut, n := cutAt(s, limit) // first: a page may say very much
 	out := strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) || c == utf8.RuneError {
 			return ' '
@@ -131,21 +131,21 @@ func tabsText(all []browser.Tab) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-func snapshotText(r browser.SnapshotResult, most int) string {
+func snapshotText(r browser.SnapshotResult, limit int) string {
 	var b strings.Builder
 	b.WriteString(page{URL: r.URL, Title: r.Title, TargetID: r.TargetID, Dialogs: r.Dialogs}.text() + "\n")
 	b.WriteString(r.Snapshot)
 	for _, n := range r.Nodes {
-		if b.Len() > most*utf8.UTFMax {
+		if b.Len() > limit*utf8.UTFMax {
 			break
 		}
 		b.WriteString(nodeText(n))
 	}
 	text := strings.TrimRight(b.String(), "\n")
-	if cut, _ := cutAt(text, most); !cut && r.Truncated {
+	if cut, _ := cutAt(text, limit); !cut && r.Truncated {
 		text += "\n[truncated: selector narrows it, maxChars or limit gives more]"
 	}
-	return clip(text, most)
+	return clip(text, limit)
 }
 
 func nodeText(n browser.SnapshotNode) string {
@@ -166,11 +166,11 @@ func nodeText(n browser.SnapshotNode) string {
 	return b.String() + "\n"
 }
 
-func queryText(r browser.QueryResult, most int) string {
+func queryText(r browser.QueryResult, limit int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d of %d", len(r.Elements), max(r.Total, len(r.Elements)))
 	for _, e := range r.Elements {
-		if b.Len() > most*utf8.UTFMax {
+		if b.Len() > limit*utf8.UTFMax {
 			break
 		}
 		fmt.Fprintf(&b, "\n%d %s", e.Index, line(e.Tag, 40))
@@ -190,26 +190,26 @@ func queryText(r browser.QueryResult, most int) string {
 			b.WriteString(" → " + address(e.Href))
 		}
 	}
-	return clip(b.String(), most)
+	return clip(b.String(), limit)
 }
 
 // valueText is what a script returned.
-func valueText(value any, description string, most int) string {
+func valueText(value any, description string, limit int) string {
 	if value == nil && description != "" {
-		return clip(description, most)
+		return clip(description, limit)
 	}
 	if text, ok := value.(string); ok {
-		return clip(text, most)
+		return clip(text, limit)
 	}
 	text, err := json.Marshal(value)
 	if err != nil {
 		return "a value that is no JSON"
 	}
-	return clip(string(text), most)
+	return clip(string(text), limit)
 }
 
 // actText says in a line what was done, and what changed.
-func actText(op browser.Act, r browser.ActResult, most int) string {
+func actText(op browser.Act, r browser.ActResult, limit int) string {
 	var b strings.Builder
 	b.WriteString("done: " + line(op.Kind, 30))
 	for _, on := range []string{op.Ref, op.Selector, op.Key} {
@@ -221,7 +221,7 @@ func actText(op browser.Act, r browser.ActResult, most int) string {
 		b.WriteString("; at " + address(r.URL))
 	}
 	if r.Value != nil {
-		b.WriteString("\n" + valueText(r.Value, "", most))
+		b.WriteString("\n" + valueText(r.Value, "", limit))
 	}
 	for n, step := range r.Results {
 		if step.OK {
@@ -234,7 +234,7 @@ func actText(op browser.Act, r browser.ActResult, most int) string {
 		}
 	}
 	b.WriteString(changes(r))
-	return clip(b.String(), most)
+	return clip(b.String(), limit)
 }
 
 // changes are lines about what an action caused beyond the page itself.

@@ -311,16 +311,16 @@ func TestTextsAreCutAndSayIt(t *testing.T) {
 		browser.Result{URL: long, Title: long, Dialogs: slices.Repeat([]browser.Dialog{{Message: long}}, 1000)})})
 	w.tool("browser_open_session", nil)
 	for _, c := range []struct {
-		tool string
-		args args
-		most int
+		tool  string
+		args  args
+		limit int
 	}{
 		{"browser_snapshot", args{}, 8100}, {"browser_snapshot", args{"maxChars": 100}, 200}, {"browser_eval", args{"js": "1"}, 8100},
 		{"browser_query", args{"selector": "a"}, 8100}, {"browser_query", args{"selector": "a", "maxChars": 50}, 150},
 		{"browser_tabs", args{}, 50_000}, {"browser_act", args{"kind": "click", "ref": "e1"}, 8100}, {"browser_navigate", args{"url": "https://a.test"}, 5000},
 	} {
 		got, _ := w.tool(c.tool, c.args)
-		if n := len([]rune(got)); n > c.most || !strings.Contains(got, "truncated") && !strings.Contains(got, "…") {
+		if n := len([]rune(got)); n > c.limit || !strings.Contains(got, "truncated") && !strings.Contains(got, "…") {
 			t.Errorf("%s %v: %d characters", c.tool, c.args, n)
 		}
 	}

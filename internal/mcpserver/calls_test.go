@@ -312,7 +312,7 @@ func second[T any](_ T, err error) error { return err }
 func TestAServerThatKeepsCrashingIsLeftAlone(t *testing.T) {
 	w := newWorld(t, files())
 	w.behave = func(p *peer) { p.exit() }
-	for range crashesMost {
+	for range maxCrashes {
 		if _, err := w.call(agent(), "files__echo"); problem.CodeOf(err) != problem.JailFailed {
 			t.Fatalf("%v", err)
 		}
@@ -321,7 +321,7 @@ func TestAServerThatKeepsCrashingIsLeftAlone(t *testing.T) {
 	if p, ok := problem.As(err); !ok || !strings.Contains(p.Message, "not started again") || !strings.Contains(p.Hint, "tried again after") {
 		t.Errorf("%v", err)
 	}
-	if w.started() != crashesMost {
+	if w.started() != maxCrashes {
 		t.Errorf("%d jails were made", w.started())
 	}
 	list, err := w.List(t.Context(), operator(), "")

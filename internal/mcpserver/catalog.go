@@ -161,10 +161,10 @@ func (c *catalog) withTools(of *catalog) *catalog {
 
 // gathered keeps of a list what can be offered: each once, and at most so many. own is what the server calls it, by the name under
 // which it is offered.
-func gathered[T any](listed []T, most int, offer func(T) (made T, name, own string, ok bool)) (out []T, own map[string]string) {
+func gathered[T any](listed []T, limit int, offer func(T) (made T, name, own string, ok bool)) (out []T, own map[string]string) {
 	own = map[string]string{}
 	for _, one := range listed {
-		if len(out) == most {
+		if len(out) == limit {
 			break
 		}
 		made, name, its, ok := offer(one)
@@ -183,7 +183,7 @@ const maxPages = 16
 // pages follows the pages of a list, until the last one, or until there is far more than is offered of it. small makes of an entry what
 // is kept of it, nil for nothing, before the next page is asked for: pages may be large. A server that does not know the question has
 // nothing of it.
-func pages[T any](what string, most int, small func(*T) *T, page func(cursor string) (some []*T, next string, err error)) (out []*T, err error) {
+func pages[T any](what string, limit int, small func(*T) *T, page func(cursor string) (some []*T, next string, err error)) (out []*T, err error) {
 	cursor := ""
 	for range maxPages {
 		some, next, err := page(cursor)
@@ -202,7 +202,7 @@ func pages[T any](what string, most int, small func(*T) *T, page func(cursor str
 				out = append(out, one)
 			}
 		}
-		if next == "" || next == cursor || len(out) > 8*most {
+		if next == "" || next == cursor || len(out) > 8*limit {
 			break
 		}
 		cursor = next

@@ -227,7 +227,7 @@ func (i *instance) paused(last error, until time.Time) error {
 		why = p.Message
 	}
 	return problem.New(problem.JailFailed, "it is tried again after "+until.UTC().Format(time.TimeOnly)+" UTC; an admin sees more with `clawjail mcp-server test "+i.key.name+"`",
-		"the MCP server %s failed %d times within %s, and is not started again for a while; the last time: %s", i.key.name, crashesMost, i.s.pace.window, why)
+		"the MCP server %s failed %d times within %s, and is not started again for a while; the last time: %s", i.key.name, maxCrashes, i.s.pace.window, why)
 }
 
 // live is the life of one run: it starts the server, watches it, and returns when nothing of it is left.

@@ -189,7 +189,7 @@ func TestWhatIsCalledMakesNoRoom(t *testing.T) {
 		<-arrived
 	}
 	// As often as would be taken for a server that crashes.
-	for range crashesMost + 1 {
+	for range maxCrashes + 1 {
 		if _, err := w.call(numbered(9, "default"), "files__echo"); problem.CodeOf(err) != problem.PoolExhausted {
 			t.Errorf("one more: %v", err)
 		}
@@ -282,14 +282,14 @@ func TestCrashesAreOfWhoCalled(t *testing.T) {
 	}
 	wild, mild := numbered(1, "default"), numbered(2, "default")
 	w.says(mild, "files__echo", "called echo")
-	for range crashesMost {
+	for range maxCrashes {
 		if _, err := w.call(wild, "files__other"); problem.CodeOf(err) != problem.JailFailed {
 			t.Fatalf("%v", err)
 		}
 	}
 	before := w.started()
 	if _, err := w.call(wild, "files__echo"); problem.CodeOf(err) != problem.JailFailed || w.started() != before {
-		t.Errorf("after %d crashes: %v", crashesMost, err)
+		t.Errorf("after %d crashes: %v", maxCrashes, err)
 	}
 	w.says(mild, "files__echo", "called echo")
 	w.says(numbered(3, "default"), "files__echo", "called echo")
@@ -304,7 +304,7 @@ func TestAServerThatDoesNotStartIsLeftAloneForAll(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	if w.started() != crashesMost {
+	if w.started() != maxCrashes {
 		t.Errorf("%d jails were made", w.started())
 	}
 	w.Service.mu.Lock()

@@ -124,32 +124,32 @@ const (
 	callsOfServer = 16 // at the same time, of one instance
 	callsOfCaller = 4  // at the same time
 	maxRunning    = 64 // servers of all tenants together
-	// messagesMost bounds the large messages of all servers that are in memory while they are read, in bytes.
-	messagesMost = 256 << 20
+	// maxMessages bounds the large messages of all servers that are in memory while they are read, in bytes.
+	maxMessages = 256 << 20
 	// listPatience is how long a listing waits for servers whose tools are not known yet.
 	listPatience = 2 * time.Second
 )
 
 // pace has the times that tests shorten.
 type pace struct {
-	start    time.Duration // until a server has answered its first message
-	call     time.Duration // of a call without progress
-	callMost time.Duration // of a call with it
-	ping     time.Duration // between two looks whether it still answers
-	pong     time.Duration // until the answer to that
-	write    time.Duration // until it has read a message
-	list     time.Duration // of a listing of what it offers
-	soon     time.Duration // of a listing of what it offers beside tools, when it starts
-	listGap  time.Duration // between two that it asks for
-	destroy  time.Duration // of its jail, once
-	exit     time.Duration // until it is known how it ended
-	first    time.Duration // pause after its first crash
-	life     time.Duration // of a server, however much it is used; the next call starts another
-	window   time.Duration // in which crashes are counted, and the pause after too many
+	start   time.Duration // until a server has answered its first message
+	call    time.Duration // of a call without progress
+	maxCall time.Duration // of a call with it
+	ping    time.Duration // between two looks whether it still answers
+	pong    time.Duration // until the answer to that
+	write   time.Duration // until it has read a message
+	list    time.Duration // of a listing of what it offers
+	soon    time.Duration // of a listing of what it offers beside tools, when it starts
+	listGap time.Duration // between two that it asks for
+	destroy time.Duration // of its jail, once
+	exit    time.Duration // until it is known how it ended
+	first   time.Duration // pause after its first crash
+	life    time.Duration // of a server, however much it is used; the next call starts another
+	window  time.Duration // in which crashes are counted, and the pause after too many
 }
 
 func usualPace() pace {
-	return pace{start: 60 * time.Second, call: 60 * time.Second, callMost: 10 * time.Minute, ping: 30 * time.Second, pong: 10 * time.Second,
+	return pace{start: 60 * time.Second, call: 60 * time.Second, maxCall: 10 * time.Minute, ping: 30 * time.Second, pong: 10 * time.Second,
 		write: 30 * time.Second, list: 20 * time.Second, soon: time.Second, listGap: time.Second, destroy: 60 * time.Second, exit: 2 * time.Second,
 		first: time.Second, life: maxLife, window: time.Minute}
 }
@@ -187,7 +187,7 @@ func New(o Options) (*Service, error) {
 		return nil, err
 	}
 	places := quota.NewGate(quota.GateOptions{Kind: quota.Servers(), Whole: maxRunning, Quotas: o.Quotas, Tenants: o.Tenants})
-	messages := quota.NewGate(quota.GateOptions{Kind: quota.ServerMessages(), Whole: messagesMost, Quotas: o.Quotas, Tenants: o.Tenants})
+	messages := quota.NewGate(quota.GateOptions{Kind: quota.ServerMessages(), Whole: maxMessages, Quotas: o.Quotas, Tenants: o.Tenants})
 	s := &Service{o: o, running: places, messages: messages, pace: usualPace(), instances: map[instanceKey]*instance{},
 		offers: map[offerKey]*offer{}, runs: map[*run]string{}, watchers: map[chan struct{}]string{}, callers: map[string]int{}}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())

@@ -171,10 +171,10 @@ func (r *run) told(p *problem.Error) error { return p.With(detailStderr, r.print
 const detailStderr = "stderr"
 
 // printed is what the server printed last, without characters that would move a terminal's cursor: whole lines, up to most bytes.
-func (r *run) printed(most int) string {
+func (r *run) printed(limit int) string {
 	text := visible(r.stderr.String(), texts.TailBytes)
-	if len(text) > most {
-		text = text[len(text)-most:]
+	if len(text) > limit {
+		text = text[len(text)-limit:]
 		if _, after, found := strings.Cut(text, "\n"); found {
 			text = after
 		}
@@ -224,14 +224,14 @@ func ask[R any](ctx context.Context, r *run, tell Progress, send func(ctx contex
 	var nothing R
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	silent, longest := r.silence(), max(r.server.Silence, r.pace.callMost)
+	silent, longest := r.silence(), max(r.server.Silence, r.pace.maxCall)
 	slow := problem.New(problem.Timeout, "ask for less at once, or set `silence` of the server", "the MCP server %s did not answer within %s", r.server.Name, silent)
 	silence := time.AfterFunc(silent, func() { cancel(slow) })
 	defer silence.Stop()
-	most := time.AfterFunc(longest, func() {
+	maximum := time.AfterFunc(longest, func() {
 		cancel(problem.New(problem.Timeout, "ask for less at once", "the call took longer than %s", longest))
 	})
-	defer most.Stop()
+	defer maximum.Stop()
 
 	notes := make(chan progressNote, progressQueue)
 	told := make(chan struct{})

@@ -119,7 +119,7 @@ func cleanSchema(v any) any {
 
 // visible is a text without characters that people do not see and models do, up to most bytes long. One selector behind
 // a symbol, which says whether that is a picture, stays.
-func visible(s string, most int) string {
+func visible(s string, limit int) string {
 	var out strings.Builder
 	var before rune
 	for _, r := range strings.ToValidUTF8(s, "\uFFFD") {
@@ -130,7 +130,7 @@ func visible(s string, most int) string {
 		out.WriteRune(r)
 		before = r
 	}
-	return cut(out.String(), most, "…")
+	return cut(out.String(), limit, "…")
 }
 
 // The selectors of the form of a symbol.
@@ -155,11 +155,11 @@ func invisible(r rune) bool {
 var blank = rangetable.New('\u2800', '\U00016FE4', '\U0001D159', '\U00013441', '\U00013442')
 
 // cut shortens a text to a number of bytes, and ends it with a mark then.
-func cut(s string, most int, mark string) string {
-	if len(s) <= most {
+func cut(s string, limit int, mark string) string {
+	if len(s) <= limit {
 		return s
 	}
-	end := max(0, most-len(mark))
+	end := max(0, limit-len(mark))
 	for end > 0 && !utf8.RuneStart(s[end]) {
 		end--
 	}

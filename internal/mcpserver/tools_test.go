@@ -220,7 +220,7 @@ func TestWhenAServerIsStartedAgain(t *testing.T) {
 	}
 }
 
-// However often a server crashes, it is not started more than crashesMost times within any window.
+// However often a server crashes, it is not started more than maxCrashes times within any window.
 func TestCrashesAreBoundedWithinAnyWindow(t *testing.T) {
 	property.Check(t, func(t *rapid.T) {
 		s := starts{first: time.Second, window: time.Minute}
@@ -237,8 +237,8 @@ func TestCrashesAreBoundedWithinAnyWindow(t *testing.T) {
 				break
 			}
 			began = append(began, now)
-			if n := len(began); n > crashesMost && began[n-1].Sub(began[n-1-crashesMost]) < s.window {
-				t.Fatalf("%d starts within %s", crashesMost+1, began[n-1].Sub(began[n-1-crashesMost]))
+			if n := len(began); n > maxCrashes && began[n-1].Sub(began[n-1-maxCrashes]) < s.window {
+				t.Fatalf("%d starts within %s", maxCrashes+1, began[n-1].Sub(began[n-1-maxCrashes]))
 			}
 			now = now.Add(time.Duration(rapid.Int64Range(0, int64(20*time.Second)).Draw(t, "lived")))
 			s.crashed(now)

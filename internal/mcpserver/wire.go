@@ -30,8 +30,8 @@ const (
 	// A server that says more than this is read more slowly, and then waits with its pipe full.
 	bytesPerSecond = 8 << 20
 	bytesAtOnce    = 16 << 20
-	// strayMost is how many messages and lines that no call has asked for a server may send within strayWindow.
-	strayMost   = 10_000
+	// maxStray is how many messages and lines that no call has asked for a server may send within strayWindow.
+	maxStray    = 10_000
 	strayWindow = 10 * time.Second
 	maxReplies  = 16 // refusals that wait to be written
 )
@@ -45,7 +45,7 @@ type wire struct {
 	rate  *rate.Limiter
 	pace  pace
 	now   func() time.Time
-	most  int   // bytes of a message
+	limit int   // bytes of a message
 	room  room  // of large messages
 	taken int64 // of the room, by the message that is read
 	// changed and progress are told of the two notifications that matter; they must not block. stray gets lines that are no
@@ -84,9 +84,9 @@ type room interface {
 }
 
 // newWire starts a wire, on which a message has up to most bytes. Close ends it.
-func newWire(in io.WriteCloser, out io.ReadCloser, p pace, now func() time.Time, most int, room room) *wire {
+func newWire(in io.WriteCloser, out io.ReadCloser, p pace, now func() time.Time, limit int, room room) *wire {
 	w := &wire{in: in, out: out, lines: bufio.NewReaderSize(out, 64<<10), rate: rate.NewLimiter(bytesPerSecond, bytesAtOnce), pace: p, now: now,
-		most: most, room: room,
+		limit: limit, room: room,
 		changed: func() {}, progress: func(progressNote) {}, stray: func([]byte) {}, patience: func() time.Duration { return p.write },
 		writing: make(chan struct{}, 1), replies: make(chan []byte, maxReplies), ended: make(chan struct{})}
 	w.replier.Go(w.reply)
@@ -193,8 +193,8 @@ func (w *wire) line(ctx context.Context) (whole []byte, left *leftOut, err error
 
 // holds says why a message of n bytes cannot be held.
 func (w *wire) holds(n int) string {
-	if n > w.most {
-		return fmt.Sprintf("has more than %s", config.Bytes(w.most))
+	if n > w.limit {
+		return fmt.Sprintf("has more than %s", config.Bytes(w.limit))
 	}
 	for int64(n) > ownOfMessage+w.taken {
 		if !w.room.Take(ownOfMessage) {
@@ -303,8 +303,8 @@ func (w *wire) count() error {
 	if now := w.now(); now.Sub(w.strayFrom) >= strayWindow {
 		w.strayFrom, w.strayCount = now, 0
 	}
-	if w.strayCount++; w.strayCount > strayMost {
-		return w.blame(fmt.Errorf("it sent more than %d messages that nobody asked for within %s", strayMost, strayWindow))
+	if w.strayCount++; w.strayCount > maxStray {
+		return w.blame(fmt.Errorf("it sent more than %d messages that nobody asked for within %s", maxStray, strayWindow))
 	}
 	return nil
 }

@@ -25,14 +25,14 @@ func TestAServerThatFloodsIsEndedAndOthersGoOn(t *testing.T) {
 	}{
 		"notifications": {func(p *peer, _ said) {
 			batch := strings.Repeat(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}`+"\n", 1000)
-			for range 2 * strayMost / 1000 {
+			for range 2 * maxStray / 1000 {
 				p.say("%s", batch)
 			}
 		}, "that nobody asked for"},
-		"no messages at all": {func(p *peer, _ said) { p.say("%s", strings.Repeat("x\n", 2*strayMost)) }, "that nobody asked for"},
-		"empty lines":        {func(p *peer, _ said) { p.say("%s", strings.Repeat("\n", 2*strayMost)) }, "that nobody asked for"},
+		"no messages at all": {func(p *peer, _ said) { p.say("%s", strings.Repeat("x\n", 2*maxStray)) }, "that nobody asked for"},
+		"empty lines":        {func(p *peer, _ said) { p.say("%s", strings.Repeat("\n", 2*maxStray)) }, "that nobody asked for"},
 		"questions": {func(p *peer, _ said) {
-			p.say("%s", strings.Repeat(`{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{}}`+"\n", 2*strayMost))
+			p.say("%s", strings.Repeat(`{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{}}`+"\n", 2*maxStray))
 		}, "that nobody asked for"},
 		"a line without an end": {func(p *peer, _ said) {
 			part := bytes.Repeat([]byte("x"), 1<<20)

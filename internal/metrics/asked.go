@@ -9,7 +9,7 @@ import (
 // asked are the numbers that somebody else has: they are asked for when they are read.
 type asked struct {
 	Options
-	sessions, most, pool, waiting, unnoted, down, build *prometheus.Desc
+	sessions, limit, pool, waiting, unnoted, down, build *prometheus.Desc
 }
 
 func newAsked(o Options) asked {
@@ -19,7 +19,7 @@ func newAsked(o Options) asked {
 	return asked{
 		Options:  o,
 		sessions: desc("clawjail_sessions", "Sessions by state.", "state"),
-		most:     desc("clawjail_sessions_max", "How many sessions may be open at once."),
+		limit:    desc("clawjail_sessions_max", "How many sessions may be open at once."),
 		pool:     desc("clawjail_pool_browsers", "Browsers that wait for a session: how many are wanted, and how many are ready.", "which"),
 		waiting:  desc("clawjail_audit_spilled", "Records that wait in the file for what the database cannot take, and records that found no place.", "which"),
 		unnoted:  desc("clawjail_audit_lag", "Records that no signed checkpoint speaks of yet."),
@@ -30,7 +30,7 @@ func newAsked(o Options) asked {
 
 // Describe implements prometheus.Collector.
 func (a asked) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{a.sessions, a.most, a.pool, a.waiting, a.unnoted, a.down, a.build} {
+	for _, d := range []*prometheus.Desc{a.sessions, a.limit, a.pool, a.waiting, a.unnoted, a.down, a.build} {
 		out <- d
 	}
 }
@@ -45,7 +45,7 @@ func (a asked) Collect(out chan<- prometheus.Metric) {
 		gauge(a.sessions, float64(states[state]), string(state))
 	}
 	s := a.Sessions()
-	gauge(a.most, float64(s.MaxSessions))
+	gauge(a.limit, float64(s.MaxSessions))
 	gauge(a.pool, float64(s.WarmSize), "wanted")
 	gauge(a.pool, float64(s.WarmReady), "ready")
 	log := a.Audit()

@@ -29,8 +29,8 @@ type AccountRules struct {
 
 // Check refuses a tenant and scopes that cannot be written down.
 func (r AccountRules) Check(tenant string) error {
-	const most = 64
-	if len(r.Scopes) > most {
+	const limit = 64
+	if len(r.Scopes) > limit {
 		return problem.New(problem.BadRequest, "name tools or cdp", "%d scopes are too many", len(r.Scopes))
 	}
 	errs := []error{CheckTenant(tenant)}

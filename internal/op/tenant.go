@@ -130,7 +130,7 @@ func ShowTenant() Op[TenantNamed, TenantUse] {
 		},
 		View: func(t TenantUse) []Block {
 			return append(t.view(), table(t.Quotas, []any{"OF", "HELD", "AT MOST", "ONE AGENT", "IN ALL"}, func(u quota.Use) []any {
-				return []any{u.Kind, Share(u, u.Held), Share(u, u.Most), Share(u, u.MostAgent), Share(u, u.All)}
+				return []any{u.Kind, Share(u, u.Held), Share(u, u.Max), Share(u, u.MaxAgent), Share(u, u.All)}
 			}))
 		}}
 }

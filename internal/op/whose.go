@@ -113,8 +113,8 @@ func CheckTenant(name string) error {
 
 // CheckName refuses what cannot be written down.
 func CheckName(field, text string) error {
-	const most = 100
-	valid := len(text) <= most
+	const limit = 100
+	valid := len(text) <= limit
 	for _, c := range []byte(text) {
 		valid = valid && c > ' ' && c < 0x7f
 	}

@@ -29,8 +29,8 @@ const (
 	dialLimit = 5 * time.Second
 	// lookEvery is how often it is looked whether a node is lost that is being asked.
 	lookEvery = 500 * time.Millisecond
-	// idleMost and idleLimit bound the connections that are kept for more requests, to one node.
-	idleMost  = 64
+	// maxIdle and idleLimit bound the connections that are kept for more requests, to one node.
+	maxIdle   = 64
 	idleLimit = time.Minute
 )
 
@@ -69,7 +69,7 @@ func New(o Options) (*Peers, error) {
 		return nil, err
 	}
 	p := &Peers{o: o, authority: a, strange: map[string]bool{}}
-	p.transport = &http.Transport{DialTLSContext: p.dial, MaxIdleConnsPerHost: idleMost, IdleConnTimeout: idleLimit, DisableCompression: true}
+	p.transport = &http.Transport{DialTLSContext: p.dial, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: idleLimit, DisableCompression: true}
 	return p, nil
 }
 

@@ -25,11 +25,11 @@ type Lister interface {
 
 const (
 	listPath = "/node/sessions"
-	// listLimit is how long a node has to list its sessions, in listMost bytes at most.
+	// listLimit is how long a node has to list its sessions, in maxList bytes at most.
 	listLimit = 5 * time.Second
-	listMost  = 64 << 20
-	// askMost bounds the question, in bytes.
-	askMost = 64 << 10
+	maxList   = 64 << 20
+	// maxAsk bounds the question, in bytes.
+	maxAsk = 64 << 10
 )
 
 // listing asks for the sessions that somebody may see, as [Lister] does. The node that asks knows who it is.
@@ -80,7 +80,7 @@ func (p *Peers) ask(ctx context.Context, node string, body []byte) (out []sessio
 	if answer.StatusCode != http.StatusOK {
 		return nil, problem.New(problem.NodeUnreachable, "look at its log", "the control plane %s cannot list its sessions: %s", node, answer.Status)
 	}
-	if err := json.NewDecoder(io.LimitReader(answer.Body, listMost)).Decode(&out); err != nil {
+	if err := json.NewDecoder(io.LimitReader(answer.Body, maxList)).Decode(&out); err != nil {
 		return nil, problem.Wrap(err, problem.NodeUnreachable, "try again", "the control plane %s does not list its sessions", node)
 	}
 	return out, nil
@@ -94,7 +94,7 @@ func (p *Peers) Handler(here Lister, forwarded http.Handler) http.Handler {
 			return
 		}
 		var asked listing
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, askMost)).Decode(&asked); err != nil {
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAsk)).Decode(&asked); err != nil {
 			http.Error(w, "not a question", http.StatusBadRequest)
 			return
 		}

@@ -255,11 +255,11 @@ func inOneCase(text string) string {
 
 // fold is the first of the letters that differ from a letter in their case alone.
 func fold(r rune) rune {
-	least := r
+	minimum := r
 	for other := unicode.SimpleFold(r); other != r; other = unicode.SimpleFold(other) {
-		least = min(least, other)
+		minimum = min(minimum, other)
 	}
-	return unicode.ToLower(least) // as the letters of a path that is ASCII
+	return unicode.ToLower(minimum) // as the letters of a path that is ASCII
 }
 
 // inOneCase is what a rule that denies compares with [readings].

@@ -87,13 +87,13 @@ func TestAValidationErrorIsNilUntilSomethingIsWrong(t *testing.T) {
 
 func TestAValidationErrorKeepsNoMoreThanAnybodyReads(t *testing.T) {
 	m := &ValidationError{Code: BadConfig}
-	for n := range 3 * mostFlaws {
-		if m.Full() != (n > mostFlaws) {
+	for n := range 3 * maxFlaws {
+		if m.Full() != (n > maxFlaws) {
 			t.Fatalf("with %d flaws, full is %v", n, m.Full())
 		}
 		m.Add("", "is flaw %d", n)
 	}
-	if len(m.Flaws) != mostFlaws+1 || m.Flaws[mostFlaws-1].Message != "is flaw 999" || m.Flaws[mostFlaws].Message != "there are more mistakes" {
+	if len(m.Flaws) != maxFlaws+1 || m.Flaws[maxFlaws-1].Message != "is flaw 999" || m.Flaws[maxFlaws].Message != "there are more mistakes" {
 		t.Errorf("%d are kept, with %v at the end", len(m.Flaws), m.Flaws[len(m.Flaws)-1])
 	}
 }

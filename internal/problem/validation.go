@@ -19,7 +19,7 @@ type Flaw struct {
 }
 
 // ValidationError collects everything that is wrong with one input, so that it is reported at once and not one by one.
-// The zero value with a Code is ready; [ValidationError.Err] is nil until something was added. It keeps mostFlaws, and says that there are more.
+// The zero value with a Code is ready; [ValidationError.Err] is nil until something was added. It keeps maxFlaws, and says that there are more.
 type ValidationError struct {
 	// Code is the code of the whole, for example [BadConfig].
 	Code string
@@ -36,22 +36,22 @@ func (m *ValidationError) Add(field, format string, args ...any) {
 	m.AddFlaw(Flaw{Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
-// mostFlaws bounds how many mistakes of an input are kept, which is hostile. It is more than a person reads.
-const mostFlaws = 1000
+// maxFlaws bounds how many mistakes of an input are kept, which is hostile. It is more than a person reads.
+const maxFlaws = 1000
 
 // AddFlaw reports a flaw.
 func (m *ValidationError) AddFlaw(flaw Flaw) {
 	switch n := len(m.Flaws); {
-	case n == mostFlaws:
+	case n == maxFlaws:
 		flaw = Flaw{Message: "there are more mistakes"}
-	case n > mostFlaws:
+	case n > maxFlaws:
 		return
 	}
 	m.Flaws = append(m.Flaws, flaw)
 }
 
 // Full says that no more flaws are kept: the caller can stop looking for more.
-func (m *ValidationError) Full() bool { return len(m.Flaws) > mostFlaws }
+func (m *ValidationError) Full() bool { return len(m.Flaws) > maxFlaws }
 
 // Err is nil when nothing was added, else m itself.
 func (m *ValidationError) Err() error {

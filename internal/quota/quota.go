@@ -187,16 +187,16 @@ func (b Bounds) Check(k Kind, asks Holder, held Held, more int64) error {
 	return nil
 }
 
-func (b Bounds) refuse(k Kind, who string, held, most int64, key string) error {
-	text := fmt.Sprintf("%s has %s of %s %s", who, k.Text(held), k.Text(most), k.Name)
-	if most != b.All {
+func (b Bounds) refuse(k Kind, who string, held, limit int64, key string) error {
+	text := fmt.Sprintf("%s has %s of %s %s", who, k.Text(held), k.Text(limit), k.Name)
+	if limit != b.All {
 		text += fmt.Sprintf(", its share of %s", k.Text(b.All))
 	}
 	hint := k.Hint
 	if key != "" {
 		hint += "; or raise " + key + " in the configuration"
 	}
-	return problem.New(k.Code, hint, "%s", text).With("held", held).With("most", most)
+	return problem.New(k.Code, hint, "%s", text).With("held", held).With("most", limit)
 }
 
 // Text is an amount as people read it.
@@ -224,19 +224,19 @@ func Always(held func(asks Holder) []Amount) Look {
 
 // Use is how much of a kind a tenant holds, for people and programs to see.
 type Use struct {
-	Tenant    string `json:"tenant"`
-	Kind      string `json:"kind" doc:"such as sessions"`
-	Unit      string `json:"unit" enum:"count,bytes"`
-	Held      int64  `json:"held" doc:"how much the tenant holds"`
-	Most      int64  `json:"most" doc:"how much the tenant may hold"`
-	MostAgent int64  `json:"most_of_an_agent" doc:"how much one agent of the tenant may hold"`
-	All       int64  `json:"all" doc:"total for all tenants"`
+	Tenant   string `json:"tenant"`
+	Kind     string `json:"kind" doc:"such as sessions"`
+	Unit     string `json:"unit" enum:"count,bytes"`
+	Held     int64  `json:"held" doc:"how much the tenant holds"`
+	Max      int64  `json:"most" doc:"how much the tenant may hold"`
+	MaxAgent int64  `json:"most_of_an_agent" doc:"how much one agent of the tenant may hold"`
+	All      int64  `json:"all" doc:"total for all tenants"`
 }
 
 // UseOf is an amount as a tenant's, in an installation of so many.
 func UseOf(q config.Quotas, a Amount, tenant string, tenants int) Use {
 	b := Divide(q, a.Whole, tenants)
-	out := Use{Tenant: tenant, Kind: a.Kind.Name, Unit: "count", Held: a.Held.Tenant, Most: b.Tenant, MostAgent: b.Agent, All: b.All}
+	out := Use{Tenant: tenant, Kind: a.Kind.Name, Unit: "count", Held: a.Held.Tenant, Max: b.Tenant, MaxAgent: b.Agent, All: b.All}
 	if a.Kind.Bytes {
 		out.Unit = "bytes"
 	}
@@ -246,7 +246,7 @@ func UseOf(q config.Quotas, a Amount, tenant string, tenants int) Use {
 // UsedUp says whether nothing, or next to nothing, is left.
 func (u Use) UsedUp() bool {
 	if u.Unit == "bytes" {
-		return u.Held >= u.Most-u.Most/20
+		return u.Held >= u.Max-u.Max/20
 	}
-	return u.Held >= u.Most
+	return u.Held >= u.Max
 }

@@ -10,7 +10,7 @@ import (
 // Turns bounds how many callers work at a time. Callers that have to wait are let in by turns of tenants: a tenant with a hundred of
 // them does not make the one of another wait for all of them. Its methods may be called at the same time.
 type Turns struct {
-	most  int
+	limit int
 	share func(whole int64) int64
 
 	mu      sync.Mutex
@@ -28,11 +28,11 @@ type waiter struct {
 }
 
 // NewTurns makes turns for most callers at a time. share is how many of them may be of one tenant, and is asked each time; nil is all.
-func NewTurns(most int, share func(whole int64) int64) *Turns {
+func NewTurns(limit int, share func(whole int64) int64) *Turns {
 	if share == nil {
 		share = func(whole int64) int64 { return whole }
 	}
-	return &Turns{most: most, share: share, working: map[string]int{}, latest: map[string]uint64{}}
+	return &Turns{limit: limit, share: share, working: map[string]int{}, latest: map[string]uint64{}}
 }
 
 // TurnsOfTenants makes turns in which every tenant has up to each callers at work. Tenants do not wait for each other.
@@ -89,12 +89,12 @@ func (t *Turns) leave(w *waiter) {
 // letIn lets in callers while there is room. The next one is of the tenant that has the fewest at work and, where several have, of
 // the one whose last turn is the longest ago; of that tenant the first that came is let in.
 func (t *Turns) letIn() {
-	for t.count < t.most {
-		most := max(1, int(t.share(int64(t.most))))
+	for t.count < t.limit {
+		limit := max(1, int(t.share(int64(t.limit))))
 		var next *waiter
 		for _, w := range t.waiting {
 			n := t.working[w.tenant]
-			if n >= most {
+			if n >= limit {
 				continue
 			}
 			if next == nil || n < t.working[next.tenant] || n == t.working[next.tenant] && t.latest[w.tenant] < t.latest[next.tenant] {

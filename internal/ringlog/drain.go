@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// drainMost is how much is moved at once.
-	drainMost = 256 << 10
+	// maxDrain is how much is moved at once.
+	maxDrain = 256 << 10
 	// drainRate and drainBurst are how many bytes a second are taken from a pipe, and how many at once after a rest. Taking
 	// any costs as much as drainCost bytes. The log's keeper does that work, and the program that prints is not charged.
 	drainRate, drainBurst = 8 << 20, 8 << 20
@@ -21,7 +21,7 @@ const (
 func (l *Log) Drain(from *os.File) error {
 	pace := rate.NewLimiter(drainRate, drainBurst)
 	for {
-		n, err := l.Splice(from, drainMost)
+		n, err := l.Splice(from, maxDrain)
 		if err != nil {
 			return err
 		}

@@ -13,16 +13,16 @@ import (
 // other end, and what from says when it is closed or past its deadline; from must not block. On Linux the kernel moves the
 // bytes (splice(2)), so that one that was taken out of the pipe is in the file, whenever the process is killed; elsewhere
 // what was read and not yet written is lost. A full disk is treated as in Write: the bytes are taken and dropped.
-func (l *Log) Splice(from *os.File, most int) (int64, error) {
+func (l *Log) Splice(from *os.File, limit int) (int64, error) {
 	raw, err := from.SyscallConn()
 	if err != nil {
 		return 0, err
 	}
-	most = max(most, 1)
+	limit = max(limit, 1)
 	var n int64
 	var moveErr error
 	err = raw.Read(func(fd uintptr) bool {
-		n, moveErr = l.move(int(fd), most)
+		n, moveErr = l.move(int(fd), limit)
 		return !errors.Is(moveErr, unix.EAGAIN)
 	})
 	if err != nil {
@@ -35,7 +35,7 @@ func (l *Log) Splice(from *os.File, most int) (int64, error) {
 }
 
 // move moves what is there. EAGAIN says that nothing is.
-func (l *Log) move(fd, most int) (int64, error) {
+func (l *Log) move(fd, limit int) (int64, error) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	for {
@@ -45,7 +45,7 @@ func (l *Log) move(fd, most int) (int64, error) {
 		err := l.prepare()
 		if err == nil {
 			var n int64
-			n, err = l.transfer(fd, int(min(int64(most), l.room)))
+			n, err = l.transfer(fd, int(min(int64(limit), l.room)))
 			if err == nil {
 				l.grew(n)
 				return n, nil
@@ -57,13 +57,13 @@ func (l *Log) move(fd, most int) (int64, error) {
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		return l.discard(fd, most)
+		return l.discard(fd, limit)
 	}
 }
 
 // copyOver is transfer where the kernel does not move bytes from a pipe to a file.
-func (l *Log) copyOver(fd, most int) (int64, error) {
-	buffer := make([]byte, min(most, 64<<10))
+func (l *Log) copyOver(fd, limit int) (int64, error) {
+	buffer := make([]byte, min(limit, 64<<10))
 	n, err := unix.Read(fd, buffer)
 	if n <= 0 || err != nil {
 		return 0, err

@@ -26,8 +26,8 @@ const (
 // timesName is the file with the marks of a segment.
 func (s segment) timesName() string { return strings.TrimSuffix(s.name(), segmentSuffix) + timesSuffix }
 
-// mostMarks is how many marks a segment may have.
-func (s segment) mostMarks(written int64) int64 { return firstMarks + written/bytesPerMark }
+// maxMarks is how many marks a segment may have.
+func (s segment) maxMarks(written int64) int64 { return firstMarks + written/bytesPerMark }
 
 // note marks the end of the newest segment, where bytes have just been written. Those that get no mark, for want of room, have
 // that of the bytes before. l.writing is held.
@@ -48,7 +48,7 @@ func (l *Log) note() {
 		}
 		l.times, l.marks = f, info.Size()/markSize
 	}
-	if l.marks >= s.mostMarks(s.size) {
+	if l.marks >= s.maxMarks(s.size) {
 		return
 	}
 	var mark [markSize]byte
@@ -109,7 +109,7 @@ func readMarks(root *os.Root, s segment, c Chunk) []Mark {
 	if err != nil || !info.Mode().IsRegular() {
 		return nil
 	}
-	data, err := io.ReadAll(io.LimitReader(f, s.mostMarks(s.size)*markSize))
+	data, err := io.ReadAll(io.LimitReader(f, s.maxMarks(s.size)*markSize))
 	if err != nil {
 		return nil
 	}

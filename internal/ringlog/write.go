@@ -124,8 +124,8 @@ func (l *Log) leave() {
 }
 
 // discard reads what the disk does not take. It does not wait.
-func (l *Log) discard(fd int, most int) (int64, error) {
-	waste := make([]byte, min(most, 64<<10))
+func (l *Log) discard(fd int, limit int) (int64, error) {
+	waste := make([]byte, min(limit, 64<<10))
 	n, err := unix.Read(fd, waste)
 	if n > 0 {
 		l.drop(int64(n))

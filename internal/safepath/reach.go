@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mostLinks is how many links may be on the way to a file, as in path_resolution(7).
-const mostLinks = 40
+// maxLinks is how many links may be on the way to a file, as in path_resolution(7).
+const maxLinks = 40
 
 // Reach opens the folder of a file that a configuration names, and returns the file's name in it; the file need not be there.
 // A link on the way, or in its place, is followed where only root and the process's user could have put it: in a folder of
@@ -31,7 +31,7 @@ func Reach(name string) (dir *Folder, file string, err error) {
 		switch {
 		case err != nil:
 			return nil, "", closed(at, err)
-		case target != "" && links == mostLinks:
+		case target != "" && links == maxLinks:
 			return nil, "", closed(at, failed("open", path.Join(at.path, name), unix.ELOOP))
 		case target != "":
 			links++

@@ -38,7 +38,7 @@ func (f *Folder) Owned() (Owned, error) {
 }
 
 // Read reads a plain file of up to most bytes, and says whose it is. It does not block: a pipe is no plain file.
-func (f *Folder) Read(name string, most int64) (data []byte, o Owned, err error) {
+func (f *Folder) Read(name string, limit int64) (data []byte, o Owned, err error) {
 	at := path.Join(f.path, name)
 	fd, err := f.Open(name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -49,8 +49,8 @@ func (f *Folder) Read(name string, most int64) (data []byte, o Owned, err error)
 	if o, err = owned(fd, unix.S_IFREG); err != nil {
 		return nil, o, failed("stat", at, err)
 	}
-	data, err = io.ReadAll(io.LimitReader(file, most+1))
-	if err == nil && int64(len(data)) > most {
+	data, err = io.ReadAll(io.LimitReader(file, limit+1))
+	if err == nil && int64(len(data)) > limit {
 		err = &os.PathError{Op: "read", Path: at, Err: unix.EFBIG}
 	}
 	return data, o, err
@@ -58,14 +58,14 @@ func (f *Folder) Read(name string, most int64) (data []byte, o Owned, err error)
 
 // Names lists the folder in order: up to most of its names, because others may have filled it; all of them when most
 // is negative.
-func (f *Folder) Names(most int) (names []string, err error) {
+func (f *Folder) Names(limit int) (names []string, err error) {
 	fd, err := f.openat(".", folderFlags, 0)
 	if err != nil {
 		return nil, err
 	}
 	file := os.NewFile(uintptr(fd), f.path)
 	defer func() { err = errors.Join(err, file.Close()) }()
-	names, err = file.Readdirnames(most)
+	names, err = file.Readdirnames(limit)
 	if errors.Is(err, io.EOF) {
 		err = nil // the end of an empty folder is reported as an error
 	}

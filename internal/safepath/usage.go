@@ -22,11 +22,11 @@ const usageBlock = 512
 
 // Usage adds up what is in the folder, of up to most files. It follows no link and enters no mount. A file that changes meanwhile is
 // counted or not.
-func (f *Folder) Usage(ctx context.Context, most int64) (u Usage, err error) {
-	return u, f.usage(ctx, &u, most, deepest)
+func (f *Folder) Usage(ctx context.Context, limit int64) (u Usage, err error) {
+	return u, f.usage(ctx, &u, limit, deepest)
 }
 
-func (f *Folder) usage(ctx context.Context, u *Usage, most int64, depth int) (err error) {
+func (f *Folder) usage(ctx context.Context, u *Usage, limit int64, depth int) (err error) {
 	fd, err := f.openat(".", folderFlags, 0)
 	if err != nil {
 		return err
@@ -43,17 +43,17 @@ func (f *Folder) usage(ctx context.Context, u *Usage, most int64, depth int) (er
 			return err
 		}
 		for _, name := range names {
-			if u.Cut = u.Cut || u.Files >= most; u.Cut {
+			if u.Cut = u.Cut || u.Files >= limit; u.Cut {
 				return nil
 			}
-			if err := f.usageOf(ctx, name, u, most, depth); err != nil {
+			if err := f.usageOf(ctx, name, u, limit, depth); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-func (f *Folder) usageOf(ctx context.Context, name string, u *Usage, most int64, depth int) error {
+func (f *Folder) usageOf(ctx context.Context, name string, u *Usage, limit int64, depth int) error {
 	var st unix.Stat_t
 	err := unix.Fstatat(f.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) {
@@ -80,5 +80,5 @@ func (f *Folder) usageOf(ctx context.Context, name string, u *Usage, most int64,
 	if err != nil {
 		return err
 	}
-	return errors.Join(dir.usage(ctx, u, most, depth-1), dir.Close())
+	return errors.Join(dir.usage(ctx, u, limit, depth-1), dir.Close())
 }

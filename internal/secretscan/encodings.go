@@ -41,8 +41,8 @@ func encodings(value string) []encoding {
 const (
 	// escapes are what those begin with that stand for a character, and ends break lines.
 	escapes, ends = `%=&\`, "\r\n"
-	// mostEscaped is the most bytes that are written for one, with a broken line before it.
-	mostEscaped = 16
+	// maxEscaped is the most bytes that are written for one, with a broken line before it.
+	maxEscaped = 16
 )
 
 // isMark says whether a byte may stand for something else.

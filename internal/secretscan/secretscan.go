@@ -75,7 +75,7 @@ func (s *Set) add(t text) {
 	if slices.Contains(s.by[key(t.text[0], t.text[1])], t) {
 		return
 	}
-	s.longest = max(s.longest, mostEscaped*len(t.text))
+	s.longest = max(s.longest, maxEscaped*len(t.text))
 	for _, second := range []byte(t.text[1:2] + escapes) {
 		s.starts[pair(t.text[0], second)] = true
 		if k := key(t.text[0], second); !slices.Contains(s.by[k], t) {

@@ -19,8 +19,8 @@ import (
 const (
 	// maxAttached is how many DevTools clients one session may have at a time.
 	maxAttached = 20
-	// refusedMost is how many refused commands of one client are put on record.
-	refusedMost = 50
+	// maxRefused is how many refused commands of one client are put on record.
+	maxRefused = 50
 	// filmEvery is how often a recording for audit looks at what a client does.
 	filmEvery = time.Second
 )
@@ -206,7 +206,7 @@ func (a *attachment) cut(why error) {
 
 // noteRefused puts a command on record that the guard has refused, or that was answered in the browser's place.
 func (a *attachment) noteRefused(method, reason string) {
-	if a.refused.Add(1) > refusedMost {
+	if a.refused.Add(1) > maxRefused {
 		return
 	}
 	_ = a.s.refuse(a.r, a.by, identity.SessionAttach, method, problem.New(problem.MethodDenied, "", "%s", reason)) // it is noted

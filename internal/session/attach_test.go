@@ -113,14 +113,14 @@ func TestMessagesOfOneTenantLeaveRoomForThoseOfOthers(t *testing.T) {
 			}
 			return taken
 		}
-		part := int64(mostOfMessages) * 80 / 100
+		part := int64(maxOfMessages) * 80 / 100
 		if n := fill("a", 64*step); n != (part-64*step)/step*step {
 			t.Errorf("the first tenant takes %d bytes and leaves nothing of %d to spare", n, part)
 		}
 		if n := fill("a", 0); n < 63*step || n > 65*step {
 			t.Errorf("what was spared is %d bytes", n)
 		}
-		if n := fill("b", 0); n != (mostOfMessages/step-part/step)*step {
+		if n := fill("b", 0); n != (maxOfMessages/step-part/step)*step {
 			t.Errorf("the other tenant takes %d bytes", n)
 		}
 		if n := fill("a", 0); n != 0 {

@@ -299,15 +299,15 @@ func TestEndedSessionsAreForgottenLater(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		for range endedMost + 5 {
+		for range maxEnded + 5 {
 			last := mustOpen(t, s, OpenRequest{})
 			if _, err := s.Close(t.Context(), admin, last.ID); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
 		}
-		if all, _ := s.List(t.Context(), admin, "default", true); len(all) != endedMost {
-			t.Errorf("%d ended sessions of a tenant are kept, want %d", len(all), endedMost)
+		if all, _ := s.List(t.Context(), admin, "default", true); len(all) != maxEnded {
+			t.Errorf("%d ended sessions of a tenant are kept, want %d", len(all), maxEnded)
 		}
 		mustGet(t, s, other.ID) // what one tenant ends takes no place of another's
 	})

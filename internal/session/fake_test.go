@@ -45,7 +45,7 @@ type world struct {
 	hosts    []string         // that every address connected to
 	digest   string
 	number   int
-	most     int // jails at the same time
+	limit    int // jails at the same time
 	tenants  int // of the installation; 0 is 1
 	// fail has the error of a step, hold what it waits for first.
 	fail map[string]error
@@ -415,7 +415,7 @@ func (w *world) Create(ctx context.Context, spec jail.Spec) (*jail.Jail, error) 
 		w.prepare(j.browser)
 	}
 	w.jails[name] = j
-	w.most = max(w.most, len(w.jails))
+	w.limit = max(w.limit, len(w.jails))
 	// Its output is complete and ended: a read of a file never waits then.
 	file, err := os.CreateTemp(w.t.TempDir(), "stderr")
 	if err == nil {

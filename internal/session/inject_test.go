@@ -47,7 +47,7 @@ func TestBrowserThatDoesNotTakeTheCookiesGetsNoSession(t *testing.T) {
 		code  string
 		says  []string
 		// most is how often the browser may be asked.
-		most int
+		limit int
 	}{
 		"it refuses one": {refusing("c17"), problem.InjectionFailed, []string{"c17 of .example.com", "does not take"}, 2 + 2*6},
 		"it refuses two": {refusing("c3", "c44"), problem.InjectionFailed, []string{"c3 of .example.com", "c44 of .example.com"}, 2 + 4*6},
@@ -101,8 +101,8 @@ func TestBrowserThatDoesNotTakeTheCookiesGetsNoSession(t *testing.T) {
 				if p, ok := problem.As(err); ok && strings.Contains(p.Message, "c4 of") && name == "it refuses one" {
 					t.Errorf("a good cookie is named: %v", err)
 				}
-				if n := a.count("set cookies"); n == 0 || n > test.most {
-					t.Errorf("the browser was asked %d times, at most %d are enough", n, test.most)
+				if n := a.count("set cookies"); n == 0 || n > test.limit {
+					t.Errorf("the browser was asked %d times, at most %d are enough", n, test.limit)
 				}
 				a.nothingLeft(t)
 				a.inOrder(t, "outcome session.inject failed", "outcome session.open_operator failed", "ending session.close", "destroy")
@@ -139,7 +139,7 @@ func TestFindingBadCookiesIsBounded(t *testing.T) {
 		if named, ok := p.Details["cookies"].([]string); !ok || len(named) != maxNamed || !strings.Contains(p.Message, "more") {
 			t.Errorf("it names %v", p.Details["cookies"])
 		}
-		if n, most := a.count("set cookies"), 100; n > most { // 10 named ones and one more, 12 halvings
+		if n, limit := a.count("set cookies"), 100; n > limit { // 10 named ones and one more, 12 halvings
 			t.Errorf("the browser was asked %d times", n)
 		}
 	})

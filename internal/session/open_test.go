@@ -273,8 +273,8 @@ func TestOpeningFasterThanRemovingIsBounded(t *testing.T) {
 			}
 		}
 		wantCode(t, err, problem.TooManySessions)
-		if w.most > 4 {
-			t.Errorf("%d jails were there at once", w.most)
+		if w.limit > 4 {
+			t.Errorf("%d jails were there at once", w.limit)
 		}
 		release()
 	})
@@ -418,10 +418,10 @@ func TestASessionLastsAsLongAsWhatItIsFor(t *testing.T) {
 			ttl, idle time.Duration
 		}{
 			{OpenRequest{}, 5 * time.Minute, time.Minute},
-			{OpenRequest{Least: 2 * time.Minute}, 5 * time.Minute, 2 * time.Minute},
-			{OpenRequest{Least: 30 * time.Minute}, 30 * time.Minute, 30 * time.Minute},
-			{OpenRequest{Least: 2 * time.Hour}, time.Hour, time.Hour},
-			{OpenRequest{Least: 30 * time.Minute, TTL: "10m", Idle: "1s"}, 10 * time.Minute, time.Second},
+			{OpenRequest{Min: 2 * time.Minute}, 5 * time.Minute, 2 * time.Minute},
+			{OpenRequest{Min: 30 * time.Minute}, 30 * time.Minute, 30 * time.Minute},
+			{OpenRequest{Min: 2 * time.Hour}, time.Hour, time.Hour},
+			{OpenRequest{Min: 30 * time.Minute, TTL: "10m", Idle: "1s"}, 10 * time.Minute, time.Second},
 		} {
 			if p, err := s.plan(c.r); err != nil || p.ttl != c.ttl || p.idle != c.idle {
 				t.Errorf("%+v: %s, %s, %v", c.r, p.ttl, p.idle, err)

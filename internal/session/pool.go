@@ -18,7 +18,7 @@ const (
 	poolCheck = 30 * time.Second
 	// poolPause is how long the pool waits after a failure, at first and at most. It is twice as long every time, until
 	// there was none for poolPeace.
-	poolPause, poolPauseMost, poolPeace = time.Second, time.Minute, 2 * time.Minute
+	poolPause, maxPoolPause, poolPeace = time.Second, time.Minute, 2 * time.Minute
 	// poolQuiet is how long the pool waits before it fills up while it still has a member: a browser that starts beside the
 	// one that was just taken takes the processor from its first page.
 	poolQuiet = 400 * time.Millisecond
@@ -189,7 +189,7 @@ func (p *pool) run() {
 				pause = 0
 			}
 			failed = s.Now()
-			pause = min(max(poolPause, 2*pause), poolPauseMost)
+			pause = min(max(poolPause, 2*pause), maxPoolPause)
 			next = pause
 			s.Log.Warn("fill the warm pool", "error", err, "next_try", pause)
 		case more:

@@ -378,7 +378,7 @@ func TestPoolThatCannotBeFilledTriesLessAndLess(t *testing.T) {
 			t.Errorf("%d tries in ten minutes", n)
 		}
 		w.failing("create", nil)
-		time.Sleep(poolPauseMost)
+		time.Sleep(maxPoolPause)
 		synctest.Wait()
 		if st := s.Status(); st.WarmReady != 2 {
 			t.Errorf("when it works again the pool is %+v", st)

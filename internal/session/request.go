@@ -54,7 +54,7 @@ type OpenRequest struct {
 	Limits LimitsRequest `json:"limits,omitzero" doc:"limits of its jail, instead of the configured ones"`
 
 	// Least is what TTL and Idle are at least where they are left out, as far as the longest life of a session allows.
-	Least time.Duration `json:"-"`
+	Min time.Duration `json:"-"`
 }
 
 // LimitsRequest replaces single limits of the configuration.
@@ -113,7 +113,7 @@ func (s *Service) plan(r OpenRequest) (plan, error) {
 		slices.ContainsFunc([]rune(r.Label), func(c rune) bool { return !unicode.IsPrint(c) }) {
 		flaws.Add("label", "it is not a line of at most %d printable characters", maxLabel)
 	}
-	duration := func(field, given string, fallback, most time.Duration) time.Duration {
+	duration := func(field, given string, fallback, limit time.Duration) time.Duration {
 		if given == "" {
 			return fallback
 		}
@@ -121,14 +121,14 @@ func (s *Service) plan(r OpenRequest) (plan, error) {
 		switch {
 		case err != nil:
 			flaws.AddFlaw(problem.Flaw{Field: field, Message: quote(given) + " is not a duration", Hint: "write a number with s, m, h or d, such as 30m"})
-		case d < time.Second || d > most:
+		case d < time.Second || d > limit:
 			flaws.Code = problem.BadLimit
-			flaws.Add(field, "%s is not between 1s and %s", d, most)
+			flaws.Add(field, "%s is not between 1s and %s", d, limit)
 		}
 		return d
 	}
-	p.ttl = duration("ttl", r.TTL, min(max(s.Sessions.TTL, r.Least), s.Sessions.MaxTTL), s.Sessions.MaxTTL)
-	p.idle = duration("idle", r.Idle, min(max(s.Sessions.Idle, r.Least), s.Sessions.MaxTTL), s.Sessions.MaxTTL)
+	p.ttl = duration("ttl", r.TTL, min(max(s.Sessions.TTL, r.Min), s.Sessions.MaxTTL), s.Sessions.MaxTTL)
+	p.idle = duration("idle", r.Idle, min(max(s.Sessions.Idle, r.Min), s.Sessions.MaxTTL), s.Sessions.MaxTTL)
 	p.shape.limits = s.limits(r.Limits, &flaws)
 	if err := flaws.Err(); err != nil {
 		return plan{}, err
@@ -187,16 +187,16 @@ func (p *plan) accounts(r OpenRequest, flaws *problem.ValidationError) {
 // the processor of the host are everybody's.
 func (s *Service) configured(l jail.Limits) error {
 	var none problem.ValidationError
-	most := s.limits(LimitsRequest{}, &none)
+	limit := s.limits(LimitsRequest{}, &none)
 	flaws := problem.ValidationError{Code: problem.BadLimit}
 	for _, limit := range []struct {
-		field    string
-		is, most int64
+		field     string
+		is, limit int64
 	}{
-		{"memory", l.Memory, most.Memory}, {"cpu", int64(l.MilliCPU), int64(most.MilliCPU)}, {"tasks", int64(l.Tasks), int64(most.Tasks)},
-		{"disk", l.Disk, most.Disk}, {"shared_memory", l.SharedMemory, most.SharedMemory}, {"files", int64(l.Files), int64(most.Files)},
+		{"memory", l.Memory, limit.Memory}, {"cpu", int64(l.MilliCPU), int64(limit.MilliCPU)}, {"tasks", int64(l.Tasks), int64(limit.Tasks)},
+		{"disk", l.Disk, limit.Disk}, {"shared_memory", l.SharedMemory, limit.SharedMemory}, {"files", int64(l.Files), int64(limit.Files)},
 	} {
-		if limit.is > limit.most {
+		if limit.is > limit.limit {
 			flaws.AddFlaw(problem.Flaw{Field: "limits." + limit.field, Message: "it is wider than the configuration's",
 				Hint: "leave it out; an operator can open a session with wider limits, and raise limits in the configuration"})
 		}

@@ -2,8 +2,8 @@ package session
 
 import "github.com/clawjail/clawjail/internal/quota"
 
-// mostOfMessages bounds the messages of all DevTools clients that are in memory, in bytes.
-const mostOfMessages = 512 << 20
+// maxOfMessages bounds the messages of all DevTools clients that are in memory, in bytes.
+const maxOfMessages = 512 << 20
 
 // room is what the DevTools messages of one session may take of the memory. It implements cdp.Room.
 type room struct {

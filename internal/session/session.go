@@ -278,7 +278,7 @@ func New(o Options) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{Options: o, sessions: map[string]*session{}, visits: map[accountPage]bool{}, tokens: map[[sha256.Size]byte]token{}, shelf: shelf}
-	s.messages = quota.NewGate(quota.GateOptions{Kind: quota.Messages(), Whole: mostOfMessages, Quotas: o.Quotas, Tenants: o.Authority.Counted})
+	s.messages = quota.NewGate(quota.GateOptions{Kind: quota.Messages(), Whole: maxOfMessages, Quotas: o.Quotas, Tenants: o.Authority.Counted})
 	s.background, s.stop = context.WithCancel(context.Background())
 	s.logins = newLogins(o.Accounts.Logins)
 	s.recheck = wake.New()

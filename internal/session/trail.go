@@ -30,8 +30,8 @@ func (s *Service) intent(r *session, actor, action, target string, fields audit.
 		Detail: audit.NewDetail(fields)}
 }
 
-// targetMost is how much of an address is recorded, in bytes.
-const targetMost = 800
+// maxTarget is how much of an address is recorded, in bytes.
+const maxTarget = 800
 
 // clip makes a text of a caller's fit for a record. The part that is cut off is told from others by its hash.
 func clip(target string) string {
@@ -42,10 +42,10 @@ func clip(target string) string {
 		}
 		return c
 	}, target)
-	if len(target) <= targetMost {
+	if len(target) <= maxTarget {
 		return target
 	}
-	cut := targetMost
+	cut := maxTarget
 	for cut > 0 && !utf8.RuneStart(target[cut]) {
 		cut--
 	}

@@ -135,9 +135,9 @@ type Shot struct {
 }
 
 const (
-	// endedFor is how long an ended session can be asked about, endedMost how many of a tenant.
-	endedFor  = 10 * time.Minute
-	endedMost = 256
+	// endedFor is how long an ended session can be asked about, maxEnded how many of a tenant.
+	endedFor = 10 * time.Minute
+	maxEnded = 256
 	// usageLimit bounds how long Get waits for the numbers.
 	usageLimit = 2 * time.Second
 )
@@ -254,7 +254,7 @@ func (s *Service) keepEnded(r *session) {
 			first, n = min(first, at), n+1
 		}
 	}
-	if s.ended = append(s.ended, r); n > endedMost {
+	if s.ended = append(s.ended, r); n > maxEnded {
 		s.ended = slices.Delete(s.ended, first, first+1)
 	}
 	s.purge()

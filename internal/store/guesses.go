@@ -8,10 +8,10 @@ import (
 // Guesses is a Store that several processes share, which counts wrong keys for all of them.
 type Guesses interface {
 	// AddGuesses has each place wait longer, by its Left. No place waits longer than most.
-	AddGuesses(ctx context.Context, more []Guess, most time.Duration) error
+	AddGuesses(ctx context.Context, more []Guess, limit time.Duration) error
 	// ListGuesses returns those that wait longest, n at most, and none that waits longer than most: the clock of the database has
 	// gone back then.
-	ListGuesses(ctx context.Context, n int, most time.Duration) ([]Guess, error)
+	ListGuesses(ctx context.Context, n int, limit time.Duration) ([]Guess, error)
 }
 
 // Guess says how long it takes until the wrong keys from a place are forgotten.

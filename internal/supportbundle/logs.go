@@ -106,10 +106,10 @@ func keepUnit(text string) string {
 var unitValue = regexp.MustCompile(`(?mi)^\s*(Environment|SetCredential\w*|LoadCredential\w*|PassEnvironment)\s*=(?:[^\\\n]|\\\n|\\.)*`)
 
 // lastLines are the last lines of a text.
-func lastLines(text string, most int) string {
+func lastLines(text string, limit int) string {
 	lines := strings.SplitAfter(text, "\n")
-	if len(lines) > most {
-		return "# of " + strconv.Itoa(len(lines)) + " lines, the last " + strconv.Itoa(most) + "\n" + strings.Join(lines[len(lines)-most:], "")
+	if len(lines) > limit {
+		return "# of " + strconv.Itoa(len(lines)) + " lines, the last " + strconv.Itoa(limit) + "\n" + strings.Join(lines[len(lines)-limit:], "")
 	}
 	return text
 }

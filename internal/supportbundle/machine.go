@@ -273,7 +273,7 @@ func (m Machine) journal(unit string) func(ctx context.Context) ([]byte, error) 
 }
 
 // tail is the end of a regular file.
-func tail(path string, most int64) (string, error) {
+func tail(path string, limit int64) (string, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO must not keep it
 	if err != nil {
 		return "", err
@@ -286,6 +286,6 @@ func tail(path string, most int64) (string, error) {
 	if !info.Mode().IsRegular() {
 		return "", fmt.Errorf("%s is no file", path)
 	}
-	text, err := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-most), most))
+	text, err := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-limit), limit))
 	return string(text), err
 }

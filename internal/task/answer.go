@@ -291,7 +291,7 @@ func always(s *jsonschema.Schema) bool {
 
 // impossibleValues looks at values that are listed, and at bounds that cross.
 func impossibleValues(s *jsonschema.Schema) string {
-	crossed := func(least, most *int) bool { return least != nil && most != nil && *least > *most }
+	crossed := func(minimum, maximum *int) bool { return minimum != nil && maximum != nil && *minimum > *maximum }
 	switch {
 	case s.Type == "string" && crossed(s.MinLength, s.MaxLength):
 		return "minLength is more than maxLength"

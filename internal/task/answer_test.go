@@ -93,7 +93,7 @@ func TestPagesCannotWriteLinesOfTheTasks(t *testing.T) {
 func TestTheSessionOfATaskLastsAsLongAsTheTask(t *testing.T) {
 	for given, want := range map[string]time.Duration{"": DefaultTimeout, "30m": MaxTimeout} {
 		p, err := Request{Goal: "Look", Timeout: given}.plan()
-		if err != nil || p.session.Least != want || p.timeout != want {
+		if err != nil || p.session.Min != want || p.timeout != want {
 			t.Errorf("%s: %+v, %v", given, p, err)
 		}
 	}

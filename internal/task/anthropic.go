@@ -13,7 +13,7 @@ func (messages) body(q question) any {
 		content = append(content, map[string]any{"type": "image", "source": map[string]any{"type": "base64", "media_type": pictureType, "data": q.picture}})
 	}
 	return map[string]any{
-		"model": q.model, "max_tokens": q.most, "system": q.system,
+		"model": q.model, "max_tokens": q.limit, "system": q.system,
 		"messages":    []any{map[string]any{"role": "user", "content": content}},
 		"tools":       []any{map[string]any{"name": toolName, "description": toolAbout, "input_schema": toolSchema()}},
 		"tool_choice": map[string]any{"type": "any"},

@@ -19,7 +19,7 @@ func (chat) body(q question) any {
 		}
 	}
 	return map[string]any{
-		"model": q.model, "max_completion_tokens": q.most,
+		"model": q.model, "max_completion_tokens": q.limit,
 		"messages": []any{map[string]any{"role": "system", "content": q.system}, map[string]any{"role": "user", "content": content}},
 		"tools": []any{map[string]any{"type": "function", "function": map[string]any{
 			"name": toolName, "description": toolAbout, "parameters": toolSchema()}}},

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// mostUseless is how many answers of a model that cannot be used may follow each other, and mostMisfits how many answers
+	// maxUseless is how many answers of a model that cannot be used may follow each other, and maxMisfits how many answers
 	// to the goal may not be as the schema says.
-	mostUseless = 10
-	mostMisfits = 3
-	// mostTabs bounds the tabs that are remembered.
-	mostTabs       = 20
+	maxUseless = 10
+	maxMisfits = 3
+	// maxTabs bounds the tabs that are remembered.
+	maxTabs        = 20
 	maxPicture     = 3 << 20 // bytes
 	pictureQuality = 60
 )
@@ -41,7 +41,7 @@ type running struct {
 
 // say tells of a step.
 func (t *running) say(step Step) {
-	step.Number, step.Most, step.Session, step.Tokens = t.out.Steps, t.plan.steps, t.out.Session, t.used()
+	step.Number, step.Max, step.Session, step.Tokens = t.out.Steps, t.plan.steps, t.out.Session, t.used()
 	t.s.note(t, step)
 	if t.tell != nil {
 		t.tell(step)
@@ -67,9 +67,9 @@ func (t *running) all(ctx context.Context) error {
 			return err
 		}
 		if t.flaw != "" {
-			if t.useless >= mostUseless {
+			if t.useless >= maxUseless {
 				return problem.New(problem.TaskNonsense, "name a model that uses tools well, or set a simpler goal",
-					"the model %s gave %d answers in a row that cannot be used; the last: %s", t.model.name, mostUseless, t.flaw)
+					"the model %s gave %d answers in a row that cannot be used; the last: %s", t.model.name, maxUseless, t.flaw)
 			}
 			continue
 		}
@@ -99,7 +99,7 @@ func (t *running) ask(ctx context.Context, page string, picture []byte) (act, er
 		return act{}, problem.New(problem.TaskBound, "allow more with max_tokens, or set a smaller goal",
 			"the next step would go beyond the %d tokens of the task, of which %d are used", t.plan.tokens, t.used())
 	}
-	q.most = min(left, maxOutput)
+	q.limit = min(left, maxOutput)
 	r, err := t.s.ask(ctx, t.model, q)
 	if err != nil {
 		return act{}, err
@@ -151,9 +151,9 @@ func (t *running) answer(a act) (ended bool, err error) {
 		return true, nil
 	}
 	t.wrong(flaw)
-	if t.misfits++; t.misfits >= mostMisfits {
+	if t.misfits++; t.misfits >= maxMisfits {
 		return false, problem.New(problem.TaskNonsense, "check the schema, or name a better model",
-			"%d answers of the model %s did not match the schema; the last: %s", mostMisfits, t.model.name, t.flaw)
+			"%d answers of the model %s did not match the schema; the last: %s", maxMisfits, t.model.name, t.flaw)
 	}
 	return false, nil
 }
@@ -203,7 +203,7 @@ func (t *running) came(out any) (result, code string) {
 		if r.BlockedByDialog {
 			result += "; a dialog interrupted it, and was dismissed"
 		}
-		if n := len(r.Opened); n > 0 && len(t.tabs) < mostTabs {
+		if n := len(r.Opened); n > 0 && len(t.tabs) < maxTabs {
 			t.tabs, t.visited = append(t.tabs, r.Opened[n-1].TabID), nil
 			result += "; it opened the page that is shown now"
 		}
@@ -286,7 +286,7 @@ func (t *running) visit(url string) {
 		return
 	}
 	t.visited = append(t.visited, url)
-	if len(t.visited) > mostBefore {
+	if len(t.visited) > maxBefore {
 		t.visited = slices.Delete(t.visited, 0, 1)
 	}
 }

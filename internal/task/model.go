@@ -21,9 +21,9 @@ import (
 const (
 	maxAnswerBytes = 4 << 20 // of one answer of a model
 	maxOutput      = 8192    // tokens of one answer, what a model thinks included
-	mostTries      = 3       // of one question
+	maxTries       = 3       // of one question
 	longestPause   = 30 * time.Second
-	mostNamed      = 10 // models that a hint names
+	maxNamed       = 10 // models that a hint names
 	pictureType    = "image/jpeg"
 	anthropicAPI   = "2023-06-01"
 )
@@ -69,7 +69,7 @@ func newDialect(d Dialect) dialect {
 type question struct {
 	model, system, user string
 	picture             []byte // a JPEG, or nil
-	most                int64  // tokens of the answer
+	limit               int64  // tokens of the answer
 }
 
 // reply is what a model has answered: its first call of a tool.
@@ -157,7 +157,7 @@ func (s *Service) usual(ctx context.Context, c gateway.Caller, view *egress.Effe
 	case 1:
 		return names[0], nil
 	}
-	return "", problem.New(problem.ModelUnknown, "name one of them: "+clipped(strings.Join(names[:min(len(names), mostNamed)], ", "), 400),
+	return "", problem.New(problem.ModelUnknown, "name one of them: "+clipped(strings.Join(names[:min(len(names), maxNamed)], ", "), 400),
 		"the task names no model, and this agent may use %d", len(names))
 }
 
@@ -169,7 +169,7 @@ func (s *Service) ask(ctx context.Context, m model, q question) (reply, error) {
 		return reply{}, fmt.Errorf("write a question: %w", err)
 	}
 	answer, err := s.send(ctx, m.caller, http.MethodPost, d.path(), m.dialect, body)
-	for try := 1; err != nil && try < mostTries; try++ {
+	for try := 1; err != nil && try < maxTries; try++ {
 		var passing *passingError
 		if !errors.As(err, &passing) {
 			break

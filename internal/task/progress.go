@@ -2,8 +2,8 @@ package task
 
 import "slices"
 
-// mostShown bounds the steps of a task that are kept while it runs.
-const mostShown = 50
+// maxShown bounds the steps of a task that are kept while it runs.
+const maxShown = 50
 
 // Progress is a task that is being done.
 type Progress struct {
@@ -28,7 +28,7 @@ func (s *Service) note(t *running, step Step) {
 	defer s.mu.Unlock()
 	p := s.running[step.Session]
 	p.Goal, p.Model = t.plan.goal, t.model.name
-	p.Steps = slices.Insert(p.Steps[:min(len(p.Steps), mostShown-1)], 0, step)
+	p.Steps = slices.Insert(p.Steps[:min(len(p.Steps), maxShown-1)], 0, step)
 	s.running[step.Session] = p
 }
 

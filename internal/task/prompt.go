@@ -10,10 +10,10 @@ import (
 
 // Bounds of what a model is shown, in characters.
 const (
-	pageChars  = 20_000
-	maxName    = 120 // of an act
-	maxResult  = 300 // of what came of one
-	mostBefore = 40  // acts that are listed
+	pageChars = 20_000
+	maxName   = 120 // of an act
+	maxResult = 300 // of what came of one
+	maxBefore = 40  // acts that are listed
 )
 
 // system is what a model is told in every step.
@@ -50,7 +50,7 @@ func (t *running) prompt(page string, mark string) string {
 	}
 	if len(t.before) > 0 {
 		b.WriteString("What you have done, and what came of it:\n")
-		for _, d := range t.before[max(0, len(t.before)-mostBefore):] {
+		for _, d := range t.before[max(0, len(t.before)-maxBefore):] {
 			fmt.Fprintf(&b, "%d %s: %s\n", d.number, d.what, d.result)
 			if d.note != "" {
 				b.WriteString("  your note: " + d.note + "\n")
@@ -66,19 +66,19 @@ func (t *running) prompt(page string, mark string) string {
 func newMark() string { return "MARK-" + rand.Text() }
 
 // clipped shortens a text and says so.
-func clipped(s string, most int) string {
-	if utf8.RuneCountInString(s) <= most {
+func clipped(s string, maximum int) string {
+	if utf8.RuneCountInString(s) <= maximum {
 		return s
 	}
-	return string([]rune(s)[:most]) + "…"
+	return string([]rune(s)[:maximum]) + "…"
 }
 
 // line is a text of a page, or of a model, within a line of ours: it cannot begin another one.
-func line(s string, most int) string {
+func line(s string, maximum int) string {
 	return strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) || c == utf8.RuneError {
 			return ' '
 		}
 		return c
-	}, clipped(s, most))
+	}, clipped(s, maximum))
 }

@@ -20,7 +20,7 @@ const (
 	DefaultSteps, MaxSteps     = 25, 200
 	DefaultTokens, MaxTokens   = 200_000, 10_000_000
 	DefaultTimeout, MaxTimeout = 5 * time.Minute, 30 * time.Minute
-	leastTokens                = 1000
+	minTokens                  = 1000
 )
 
 // Request is what a caller may say about a task. Everything but the goal may be left out.
@@ -65,18 +65,18 @@ func (r Request) plan() (plan, error) {
 	if r.Dialect != "" && newDialect(r.Dialect) == nil {
 		flaws.Add("dialect", "they are %s, %s and %s", Anthropic, Chat, Responses)
 	}
-	between := func(field string, given, least, most, otherwise int64) int64 {
+	between := func(field string, given, minimum, maximum, otherwise int64) int64 {
 		if given == 0 {
 			return otherwise
 		}
-		if given < least || given > most {
+		if given < minimum || given > maximum {
 			flaws.Code = problem.BadLimit
-			flaws.Add(field, "it is not between %d and %d", least, most)
+			flaws.Add(field, "it is not between %d and %d", minimum, maximum)
 		}
 		return given
 	}
 	p.steps = int(between("max_steps", int64(r.MaxSteps), 1, MaxSteps, DefaultSteps))
-	p.tokens = between("max_tokens", r.MaxTokens, leastTokens, MaxTokens, DefaultTokens)
+	p.tokens = between("max_tokens", r.MaxTokens, minTokens, MaxTokens, DefaultTokens)
 	if r.Timeout != "" {
 		var err error
 		if p.timeout, err = texts.Duration(r.Timeout); err != nil {
@@ -87,7 +87,7 @@ func (r Request) plan() (plan, error) {
 		}
 	}
 	// A model may think for as long as the task takes, and the session is not used meanwhile.
-	p.session.Least = p.timeout
+	p.session.Min = p.timeout
 	if err := flaws.Err(); err != nil {
 		return plan{}, err
 	}

@@ -13,7 +13,7 @@ func (responses) body(q question) any {
 		content = append(content, map[string]any{"type": "input_image", "image_url": dataURL(q.picture)})
 	}
 	return map[string]any{
-		"model": q.model, "max_output_tokens": q.most, "instructions": q.system,
+		"model": q.model, "max_output_tokens": q.limit, "instructions": q.system,
 		"input": []any{map[string]any{"role": "user", "content": content}},
 		"tools": []any{map[string]any{"type": "function", "name": toolName, "description": toolAbout, "parameters": toolSchema(),
 			"strict": false}}, // strict demands every member in every call

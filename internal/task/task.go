@@ -107,7 +107,7 @@ const Opened = "open a session"
 type Step struct {
 	// Number counts the answers of the model. It is 0 for the opening of the session.
 	Number  int    `json:"number"`
-	Most    int    `json:"most" doc:"how many steps the task may have"`
+	Max     int    `json:"most" doc:"how many steps the task may have"`
 	Session string `json:"session" doc:"the session of the task; closing it stops the task"`
 	Do      string `json:"do" doc:"the action, such as click e3"`
 	URL     string `json:"url,omitempty" doc:"where the page is then"`

@@ -20,8 +20,8 @@ type Destination string
 // InJail is the jail of an MCP server that an operator has declared with the secret.
 const InJail Destination = "jail"
 
-// mostDestinations bounds those of one secret.
-const mostDestinations = 16
+// maxDestinations bounds those of one secret.
+const maxDestinations = 16
 
 // Origin is where a request goes.
 func Origin(u *url.URL) Destination {
@@ -51,8 +51,8 @@ func ParseDestinations(texts []string) (out []Destination, err error) {
 			out = append(out, to)
 		}
 	}
-	if len(out) > mostDestinations {
-		return nil, problem.New(problem.BadSecret, "store it under two names", "a secret is bound to %d origins at most", mostDestinations)
+	if len(out) > maxDestinations {
+		return nil, problem.New(problem.BadSecret, "store it under two names", "a secret is bound to %d origins at most", maxDestinations)
 	}
 	return out, nil
 }

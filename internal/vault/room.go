@@ -10,9 +10,9 @@ import (
 
 // Bounds of a vault. A list of accounts opens all of one tenant, and a rotation encrypts everything anew.
 const (
-	accountsMost = 4096
-	secretsMost  = 16384
-	bytesMost    = 512 << 20
+	maxAccounts = 4096
+	maxSecrets  = 16384
+	maxBytes    = 512 << 20
 )
 
 // room divides what a vault has room for.
@@ -25,7 +25,7 @@ type room struct {
 }
 
 func newRoom(o Options) room {
-	r := room{quotas: o.Quotas, tenants: o.Tenants, accounts: accountsMost, secrets: secretsMost, bytes: bytesMost}
+	r := room{quotas: o.Quotas, tenants: o.Tenants, accounts: maxAccounts, secrets: maxSecrets, bytes: maxBytes}
 	if r.quotas == (config.Quotas{}) {
 		r.quotas = config.Default().Quotas
 	}

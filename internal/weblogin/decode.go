@@ -244,15 +244,15 @@ func unquote(raw jsontext.Value) ([]byte, error) {
 }
 
 // each calls f for every element of a JSON list, in order.
-func each(raw jsontext.Value, most int, what string, f func(n int, value jsontext.Value) error) error {
+func each(raw jsontext.Value, limit int, what string, f func(n int, value jsontext.Value) error) error {
 	d := jsontext.NewDecoder(bytes.NewBuffer(raw))
 	if token, err := d.ReadToken(); err != nil || token.Kind() != '[' {
 		return fmt.Errorf("a list was expected: %w", errForm)
 	}
 	n := 0
 	for ; d.PeekKind() != ']'; n++ {
-		if n == most {
-			return fmt.Errorf("there are more than %d %s", most, what)
+		if n == limit {
+			return fmt.Errorf("there are more than %d %s", limit, what)
 		}
 		value, err := d.ReadValue()
 		if err != nil {

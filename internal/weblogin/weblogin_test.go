@@ -108,9 +108,9 @@ func TestOriginsAreThoseThatBrowsersWrite(t *testing.T) {
 }
 
 func TestWhatDoesNotBelongToTheAccountIsRefused(t *testing.T) {
-	most := make([]Origin, MaxOrigins+1)
-	for n := range most {
-		most[n] = origin(fmt.Sprintf("https://o%d.example.com", n))
+	limit := make([]Origin, MaxOrigins+1)
+	for n := range limit {
+		limit[n] = origin(fmt.Sprintf("https://o%d.example.com", n))
 	}
 	items := Origin{Origin: "https://example.com"}
 	for n := range MaxItems + 1 {
@@ -128,7 +128,7 @@ func TestWhatDoesNotBelongToTheAccountIsRefused(t *testing.T) {
 		"no domain":                   {[]Origin{origin("http://localhost", "a", planted)}, "no registrable domain"},
 		"one twice":                   {[]Origin{origin("https://example.com", "a", planted), origin("https://example.com", "a", planted)}, "twice"},
 		"a name twice":                {[]Origin{origin("https://example.com", "a", planted, "a", planted)}, "name twice"},
-		"too many":                    {most, "more than 50"},
+		"too many":                    {limit, "more than 50"},
 		"too many entries":            {[]Origin{items}, "more than 10000"},
 		"a value beyond its bound":    {[]Origin{origin("https://example.com", "ab", large)}, "more than 5 MiB"},
 		"an origin beyond its bound":  {[]Origin{origin("https://example.com", "a", large, "b", large, "c", large, "d", large)}, "more than 16 MiB"},

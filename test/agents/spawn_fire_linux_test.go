@@ -232,7 +232,7 @@ clawbots:
 	last := ""
 	enough := errors.New("enough")
 	// read goes on until there are so many lines, or the control plane is gone.
-	read := func(most int) error {
+	read := func(limit int) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		return e.API.Events(ctx, client.EventsQuery{Agent: "counter", After: last, Follow: true}, func(ev agents.Event) error {
@@ -241,7 +241,7 @@ clawbots:
 			} else if ev.Type != agents.EventStarted {
 				t.Errorf("between the lines is %+v", ev)
 			}
-			if last = ev.ID; len(lines) >= most {
+			if last = ev.ID; len(lines) >= limit {
 				return enough
 			}
 			return nil

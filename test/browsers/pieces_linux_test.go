@@ -207,15 +207,15 @@ func (d *devtools) messages(site, text string, size int) string {
 
 // beginning is how much of a value is in a text, from any byte of it on and in any of its spellings in a page.
 func beginning(text, value string) int {
-	most := 0
+	limit := 0
 	for _, spelled := range []string{value, strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;").Replace(value)} {
 		for i := range spelled {
-			for n := i + most + 1; n <= len(spelled) && strings.Contains(text, spelled[i:n]); n++ {
-				most = n - i
+			for n := i + limit + 1; n <= len(spelled) && strings.Contains(text, spelled[i:n]); n++ {
+				limit = n - i
 			}
 		}
 	}
-	return most
+	return limit
 }
 
 // TestNoValueComesInPieces reads what repeats the cookies of an account piece by piece, over DevTools and with the tools.
@@ -233,10 +233,10 @@ func TestNoValueComesInPieces(t *testing.T) {
 	if testenv.IsLong() {
 		step = 1
 	}
-	check := func(t *testing.T, how, got string, most int) {
+	check := func(t *testing.T, how, got string, limit int) {
 		t.Helper()
 		for name, value := range values {
-			if n := beginning(got, value); n > most {
+			if n := beginning(got, value); n > limit {
 				t.Errorf("%s shows %d bytes of the cookie %s: %.600q", how, n, name, got)
 			}
 		}
@@ -278,10 +278,10 @@ func TestNoValueComesInPieces(t *testing.T) {
 			t.Fatal(err)
 		}
 		check(t, "the text of a page", whole.Text, 3)
-		for most := 1; most < len(whole.Text)+40; most += step {
+		for limit := 1; limit < len(whole.Text)+40; limit += step {
 			for name, op := range map[string]browser.Operation{
-				"text": browser.DOM{Format: "text", Selector: "p", MaxChars: most}, "html": browser.DOM{MaxChars: most},
-				"snapshot": browser.Snapshot{MaxChars: most},
+				"text": browser.DOM{Format: "text", Selector: "p", MaxChars: limit}, "html": browser.DOM{MaxChars: limit},
+				"snapshot": browser.Snapshot{MaxChars: limit},
 			} {
 				out, err := v.API.Drive(t.Context(), at, op)
 				if err != nil {
@@ -293,7 +293,7 @@ func TestNoValueComesInPieces(t *testing.T) {
 				}
 				for cookie, value := range values {
 					if n := beginning(string(raw), value); n > 5 {
-						t.Errorf("%s of %d shows %d bytes of the cookie %s: %.400s", name, most, n, cookie, raw)
+						t.Errorf("%s of %d shows %d bytes of the cookie %s: %.400s", name, limit, n, cookie, raw)
 					}
 				}
 			}

@@ -324,9 +324,9 @@ func send(t *testing.T, c *http.Client, r *http.Request) answer {
 
 // guess sends wrong keys until one is answered with 429, and says how many that were; 0 is never. Every request says
 // of itself that it comes from elsewhere, when it is forged.
-func guess(t *testing.T, c *http.Client, url string, forged bool, most int) int {
+func guess(t *testing.T, c *http.Client, url string, forged bool, limit int) int {
 	t.Helper()
-	for n := range most {
+	for n := range limit {
 		headers := []string{api.KeyHeader, "cjadm_wrong"}
 		if forged {
 			headers = append(headers, "X-Forwarded-For", fmt.Sprintf("198.51.100.%d, 127.0.0.1", n+1))

@@ -482,13 +482,13 @@ func TestAJailAsksLittleOfTheAPIServer(t *testing.T) {
 		return api.Requests() - before
 	}
 	one() // makes the pool
-	least := one()
+	minimum := one()
 	for range 4 { // what is looked at every ten seconds may come between
-		least = min(least, one())
+		minimum = min(minimum, one())
 	}
-	t.Logf("a jail asks the API server %d times", least)
-	if least > 5 {
-		t.Errorf("it is %d times", least)
+	t.Logf("a jail asks the API server %d times", minimum)
+	if minimum > 5 {
+		t.Errorf("it is %d times", minimum)
 	}
 }
 

@@ -406,12 +406,12 @@ func (c crowd) live(count int) (asked float64) {
 func (c *cluster) crowded(t *testing.T, namespace string, sessions, callers int) crowd {
 	t.Helper()
 	// A session is four open files of the host daemon, and the machine may allow it no more than some ten thousand.
-	const most = 4000
+	const limit = 4000
 	out := crowd{c, nil, namespace, callers}
 	database := testkit.OnPostgreSQL(t)
 	kubernetes := strings.Replace(c.settings(namespace), "images: {", `images: {browser: "clawjail.test/small:1"`, 1)
-	for n := range (sessions + most - 1) / most {
-		v := testkit.Prepare(t, instance.Options{Settings: testkit.NoPool + database + settingsOf(t, n, kubernetes) + fmt.Sprintf("gateway: {port: %d}\nsessions: {max: %d, ttl: 4h, idle: 4h}\nlimits: {memory: 256MiB, tmp: 32MiB, shm: 32MiB}\n", proxyPort(n), most)})
+	for n := range (sessions + limit - 1) / limit {
+		v := testkit.Prepare(t, instance.Options{Settings: testkit.NoPool + database + settingsOf(t, n, kubernetes) + fmt.Sprintf("gateway: {port: %d}\nsessions: {max: %d, ttl: 4h, idle: 4h}\nlimits: {memory: 256MiB, tmp: 32MiB, shm: 32MiB}\n", proxyPort(n), limit)})
 		v.Up()
 		if n > 0 {
 			v.Join(out.planes[0])

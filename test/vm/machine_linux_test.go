@@ -27,9 +27,9 @@ const (
 	accelerated = 45 * time.Second
 	// stageLimit bounds what an emulated guest does for its own image.
 	stageLimit = time.Hour
-	// usualBoot is how long a guest takes to start on a machine with nothing else to do, and mostPace by how much limits grow.
+	// usualBoot is how long a guest takes to start on a machine with nothing else to do, and maxPace by how much limits grow.
 	usualBoot = 20 * time.Second
-	mostPace  = 4
+	maxPace   = 4
 	// commandLimit bounds a command that says nothing else, in a guest that has started in the usual time.
 	commandLimit = 10 * time.Minute
 )
@@ -74,8 +74,8 @@ func (m *machine) console() []byte {
 
 // tail is what fits into the message of a test.
 func tail(b []byte) []byte {
-	const most = 6 << 10
-	return b[max(0, len(b)-most):]
+	const limit = 6 << 10
+	return b[max(0, len(b)-limit):]
 }
 
 // platform is how QEMU makes a machine of an architecture.
@@ -98,8 +98,8 @@ const emulated = "tcg,thread=multi,tb-size=512"
 var accelerators = []string{"kvm", emulated}
 
 // An emulated kernel hangs once in a while when it starts, with both processors busy, and before anything of clawjail runs: seen once in
-// 40 starts of 6.1 with QEMU 7.2. That is counted, and more than mostHangs fail.
-const mostHangs = 2
+// 40 starts of 6.1 with QEMU 7.2. That is counted, and more than maxHangs fail.
+const maxHangs = 2
 
 var hangs int
 
@@ -146,10 +146,10 @@ func (m *machine) boot() {
 		}
 		m.cut()
 		if err == nil {
-			if hangs++; hangs > mostHangs {
+			if hangs++; hangs > maxHangs {
 				m.t.Fatalf("%d guests hung before their services started", hangs)
 			}
-			m.t.Logf("the guest hung before its services started, and starts again: %d of %d times in this run", hangs, mostHangs)
+			m.t.Logf("the guest hung before its services started, and starts again: %d of %d times in this run", hangs, maxHangs)
 			continue
 		}
 		if len(accelerators) == 1 {
@@ -163,7 +163,7 @@ func (m *machine) boot() {
 // started notes what the machine is, and how fast: what it is told to do has as much more time.
 func (m *machine) started(accelerator string, took time.Duration) {
 	m.t.Helper()
-	m.pace = min(max(took.Seconds()/usualBoot.Seconds(), 1), mostPace)
+	m.pace = min(max(took.Seconds()/usualBoot.Seconds(), 1), maxPace)
 	accelerator, _, _ = strings.Cut(accelerator, ",")
 	m.about = fmt.Sprintf("%s, %s, %s, %s", m.guest.suite, m.sh("uname -r"), m.guest.arch, accelerator)
 	m.t.Logf("%s: started in %s", m.about, took.Round(100*time.Millisecond))

@@ -28,9 +28,9 @@ import (
 // Network is what the network of agents' containers is called.
 const Network = "sand_bed"
 
-// mostAgents is how many addresses of the network the engine gives away: the first 128, without the network's own, the gateway's
+// maxAgents is how many addresses of the network the engine gives away: the first 128, without the network's own, the gateway's
 // and the last.
-const mostAgents = 125
+const maxAgents = 125
 
 // Options say what a file of agents leaves to the configuration.
 type Options struct {
@@ -92,8 +92,8 @@ func Write(w io.Writer, f clawbots.File, o Options) error {
 	if len(f.Agents) == 0 {
 		return problem.New(problem.BadRequest, "add one, such as - name: dev-bot", "%s declares no agents", f.Source)
 	}
-	if len(f.Agents) > mostAgents {
-		return problem.New(problem.BadRequest, "write several files, for several installations", "%d agents are more than %d", len(f.Agents), mostAgents)
+	if len(f.Agents) > maxAgents {
+		return problem.New(problem.BadRequest, "write several files, for several installations", "%d agents are more than %d", len(f.Agents), maxAgents)
 	}
 	services := make([]service, len(f.Agents))
 	for n, a := range f.Agents {

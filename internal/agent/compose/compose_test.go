@@ -271,7 +271,7 @@ func TestOptionsThatMakeNoSenseAreAllReported(t *testing.T) {
 		t.Error("a file without agents was written")
 	}
 	f.Agents = nil
-	for n := range mostAgents + 1 {
+	for n := range maxAgents + 1 {
 		f.Agents = append(f.Agents, clawbots.Agent{Name: fmt.Sprintf("b%d", n)})
 	}
 	if err := Write(&bytes.Buffer{}, f, options()); err == nil {

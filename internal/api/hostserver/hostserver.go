@@ -280,6 +280,6 @@ func mediaOf(r *http.Request) func(id string) string {
 
 // cut bounds what comes from a client and goes into a message.
 func cut(text string) string {
-	const most = 100
-	return strings.ToValidUTF8(text[:min(len(text), most)], "?")
+	const limit = 100
+	return strings.ToValidUTF8(text[:min(len(text), limit)], "?")
 }

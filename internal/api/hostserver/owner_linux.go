@@ -139,9 +139,9 @@ func each(path string, use func(fields []string) bool) {
 		return
 	}
 	defer f.Close() // only read from
-	const most = 100_000
+	const limit = 100_000
 	lines := bufio.NewScanner(f)
-	for n := 0; n < most && lines.Scan(); n++ {
+	for n := 0; n < limit && lines.Scan(); n++ {
 		if fields := strings.Fields(lines.Text()); len(fields) > 9 && !use(fields) {
 			return
 		}

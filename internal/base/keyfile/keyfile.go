@@ -55,7 +55,7 @@ func (r *Refused) What() string {
 
 // Read reads a regular file of at most the given number of bytes that only its owner may use, which is root or this process's user.
 // The error is a [Refused], or the system's.
-func Read(path string, most int64) (data []byte, info fs.FileInfo, err error) {
+func Read(path string, limit int64) (data []byte, info fs.FileInfo, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EMLINK) { // the second is FreeBSD's
 		return nil, nil, &Refused{Path: path, Why: Link}
@@ -76,7 +76,7 @@ func Read(path string, most int64) (data []byte, info fs.FileInfo, err error) {
 	case strange(refused.Owner, os.Geteuid()):
 		refused.Why = Strange
 	default:
-		if data, err = io.ReadAll(io.LimitReader(f, most+1)); err != nil || int64(len(data)) <= most {
+		if data, err = io.ReadAll(io.LimitReader(f, limit+1)); err != nil || int64(len(data)) <= limit {
 			return data, info, err
 		}
 		clear(data)

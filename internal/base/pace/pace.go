@@ -23,7 +23,7 @@ const (
 type Pace float64
 
 // Most is the largest factor by which a limit of time grows, so that no caller waits longer for something that hangs.
-const Most Pace = 12
+const Max Pace = 12
 
 // Measure is the pace of this machine now, as the start of a program has it: 1 on an ordinary machine, more on one that is emulated
 // or busy. It takes some milliseconds of an ordinary machine.
@@ -50,20 +50,20 @@ func measure(now func() time.Time, start func() error) Pace {
 		took = append(took, now().Sub(began))
 	}
 	slices.Sort(took)
-	return min(max(Pace(took[starts/2])/Pace(usualStart), 1), Most)
+	return min(max(Pace(took[starts/2])/Pace(usualStart), 1), Max)
 }
 
 // Longer is a limit of time of an ordinary machine, on one of this pace.
 func (p Pace) Longer(limit time.Duration) time.Duration {
-	return time.Duration(float64(limit) * float64(min(max(p, 1), Most))).Round(100 * time.Millisecond)
+	return time.Duration(float64(limit) * float64(min(max(p, 1), Max))).Round(100 * time.Millisecond)
 }
 
 // Within is a context that ends after a limit of time of an ordinary machine. The pace is measured only when that has passed, and the
 // context goes on for as long as the limit is then, Most times the limit at most. Its cause is what late says of that.
 // The caller cancels it.
 func Within(ctx context.Context, limit time.Duration, measure func(context.Context) Pace, late func(limit time.Duration) error) (context.Context, context.CancelFunc) {
-	most := Most.Longer(limit)
-	ctx, stop := context.WithTimeoutCause(ctx, most, late(most))
+	maximum := Max.Longer(limit)
+	ctx, stop := context.WithTimeoutCause(ctx, maximum, late(maximum))
 	within, end := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	go func() {

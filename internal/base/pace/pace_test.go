@@ -17,7 +17,7 @@ func TestTheMachinesPaceIsThatOfItsPrograms(t *testing.T) {
 		"an ordinary machine":      {[]time.Duration{1, 2, 1, 3, 2}, nil, 1},
 		"one that was busy once":   {[]time.Duration{2, 900, 1, 800, 2}, nil, 1},
 		"one in an emulator":       {[]time.Duration{20, 24, 20, 900, 18}, nil, 5},
-		"one that hardly moves":    {[]time.Duration{3000, 3000, 3000, 3000, 3000}, nil, Most},
+		"one that hardly moves":    {[]time.Duration{3000, 3000, 3000, 3000, 3000}, nil, Max},
 		"one where nothing starts": {[]time.Duration{900, 900, 900, 900, 900}, errors.New("it does not start"), 1},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -31,13 +31,13 @@ func TestTheMachinesPaceIsThatOfItsPrograms(t *testing.T) {
 			}
 		})
 	}
-	if got := Measure(t.Context(), time.Now); got < 1 || got > Most {
+	if got := Measure(t.Context(), time.Now); got < 1 || got > Max {
 		t.Errorf("this machine has the pace %v", got)
 	}
 }
 
 func TestNoLimitGrowsBeyondItsBound(t *testing.T) {
-	for p, want := range map[Pace]time.Duration{0: time.Minute, -3: time.Minute, 1: time.Minute, 2.5: 150 * time.Second, Most: 12 * time.Minute, 900: 12 * time.Minute} {
+	for p, want := range map[Pace]time.Duration{0: time.Minute, -3: time.Minute, 1: time.Minute, 2.5: 150 * time.Second, Max: 12 * time.Minute, 900: 12 * time.Minute} {
 		if got := p.Longer(time.Minute); got != want {
 			t.Errorf("at the pace %v a minute is %s, want %s", p, got, want)
 		}
@@ -54,7 +54,7 @@ func TestALimitGrowsWhenItHasPassedAndTheMachineIsSlow(t *testing.T) {
 		"a slow one":                               {3, 0, 3 * time.Minute},
 		"one that hardly moves":                    {900, 0, 12 * time.Minute},
 		"one where the measurement does not end":   {1, time.Hour, 12 * time.Minute},
-		"one where it takes longer than the limit": {Most, 5 * time.Minute, 12 * time.Minute},
+		"one where it takes longer than the limit": {Max, 5 * time.Minute, 12 * time.Minute},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			began, measured := time.Now(), 0

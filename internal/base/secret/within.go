@@ -7,8 +7,8 @@ import (
 
 // beginning is what keys of a service begin with, and how long a text with it is at least to be one.
 type beginning struct {
-	text  string
-	least int
+	text    string
+	minimum int
 }
 
 // beginnings are those of well-known services, and our own. It is an array so that asking costs nothing.
@@ -73,7 +73,7 @@ func begins(text string) bool {
 		if end := strings.IndexAny(text, "/:@?&"); end >= 0 {
 			text = text[:end]
 		}
-		return len(text) >= b.least && TokenLike(text)
+		return len(text) >= b.minimum && TokenLike(text)
 	}
 	return false
 }

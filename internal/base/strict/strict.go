@@ -14,8 +14,8 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// mostNames bounds what a body of many megabytes becomes when it is read: see [Names].
-const mostNames = 100_000
+// maxNames bounds what a body of many megabytes becomes when it is read: see [Names].
+const maxNames = 100_000
 
 // Object reads one JSON object: names match exactly, unknown and doubled ones are errors, the text is UTF-8 and nothing
 // follows it, and no object in it is so large that nobody means it. Two programs that read it differently cannot exist then. An empty body is an empty object. The code of an
@@ -31,8 +31,8 @@ func Object(body []byte, into any, hint string, options ...json.Options) error {
 	if jsontext.Value(bytes.TrimSpace(body)).Kind() != '{' {
 		return bad(0, "it is not an object")
 	}
-	if Names(body) > mostNames {
-		return bad(0, fmt.Sprintf("an object in it has more than %d members", mostNames))
+	if Names(body) > maxNames {
+		return bad(0, fmt.Sprintf("an object in it has more than %d members", maxNames))
 	}
 	err := json.Unmarshal(body, into, append(options, json.RejectUnknownMembers(true))...)
 	if err == nil {
@@ -83,7 +83,7 @@ const deepest = 10_000
 // that of its readable part, or more.
 func Names(text []byte) int {
 	var last []int // of the last object at each depth, which is forgotten when the next one begins
-	depth, now, most := 0, 0, 0
+	depth, now, limit := 0, 0, 0
 	for i := 0; i < len(text) && depth <= deepest; i++ {
 		switch text[i] {
 		case '"':
@@ -105,11 +105,11 @@ func Names(text []byte) int {
 			if depth > 0 {
 				last[depth-1]++
 				now++
-				most = max(most, now)
+				limit = max(limit, now)
 			}
 		}
 	}
-	return most
+	return limit
 }
 
 // Content says whether a Content-Type is JSON.

@@ -31,7 +31,7 @@ func TestNamesAreThoseThatAReaderHoldsAtOnce(t *testing.T) {
 		}
 	}
 	var into struct{ A jsontext.Value }
-	for n, code := range map[int]string{mostNames - 1: "", mostNames: problem.BadJSON} { // and a
+	for n, code := range map[int]string{maxNames - 1: "", maxNames: problem.BadJSON} { // and a
 		text := []byte(`{"A":{`)
 		for i := range n {
 			text = fmt.Appendf(text, `"%x":1,`, i)

@@ -45,11 +45,11 @@ func (t *Tail) String() string {
 
 // Lines are the last lines that are not blank: up to most lines, each of up to width characters. They are safe to show,
 // since characters that would move a cursor or colour a terminal are replaced.
-func (t *Tail) Lines(most, width int) []string {
+func (t *Tail) Lines(limit, width int) []string {
 	all := strings.FieldsFunc(strings.ToValidUTF8(t.String(), string(utf8.RuneError)), func(r rune) bool { return r == '\n' || r == '\r' })
 	var out []string
 	for _, line := range slices.Backward(all) {
-		if len(out) == most {
+		if len(out) == limit {
 			break
 		}
 		line = strings.TrimRight(Printable(strings.ReplaceAll(line, "\t", " "), utf8.RuneError), " ")

@@ -46,8 +46,8 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 
 // Until asks again until the answer is yes, after a pause that is first so long, and then twice as long each time, but not longer than most. It
 // says false when ctx ended first.
-func Until(ctx context.Context, first, most time.Duration, yes func() bool) bool {
-	for pause := first; !yes(); pause = min(2*pause, most) {
+func Until(ctx context.Context, first, limit time.Duration, yes func() bool) bool {
+	for pause := first; !yes(); pause = min(2*pause, limit) {
 		if !Sleep(ctx, pause) {
 			return false
 		}
@@ -56,8 +56,8 @@ func Until(ctx context.Context, first, most time.Duration, yes func() bool) bool
 }
 
 // Retry does something again while its errors are such, with the pauses of [Until], and returns the last one.
-func Retry(ctx context.Context, first, most time.Duration, again func(error) bool, do func() error) (err error) {
-	Until(ctx, first, most, func() bool {
+func Retry(ctx context.Context, first, limit time.Duration, again func(error) bool, do func() error) (err error) {
+	Until(ctx, first, limit, func() bool {
 		err = do()
 		return err == nil || !again(err)
 	})

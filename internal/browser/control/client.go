@@ -17,8 +17,8 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// MostOf bounds what is read of an answer: the largest picture and some, or the largest file.
-func MostOf(op browser.Operation) int64 {
+// MaxOf bounds what is read of an answer: the largest picture and some, or the largest file.
+func MaxOf(op browser.Operation) int64 {
 	if _, file := op.Result().(*browser.FileContent); file {
 		return browser.MaxFile
 	}
@@ -111,13 +111,13 @@ func textOf(v reflect.Value) string {
 // problem that the other side had. It reads the body to its end, and closes it.
 func Read(response *http.Response, op browser.Operation) (any, error) {
 	defer response.Body.Close() // read to its end, or given up
-	most := MostOf(op)
-	data, err := io.ReadAll(io.LimitReader(response.Body, most+1))
+	limit := MaxOf(op)
+	data, err := io.ReadAll(io.LimitReader(response.Body, limit+1))
 	if err != nil {
 		return nil, fmt.Errorf("read the answer: %w", err)
 	}
-	if int64(len(data)) > most {
-		return nil, fmt.Errorf("the answer has more than %d bytes", most)
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("the answer has more than %d bytes", limit)
 	}
 	if response.StatusCode/100 != 2 {
 		if p, ok := ReadProblem(data); ok {

@@ -95,14 +95,14 @@ func setText(field reflect.Value, text string) (want string) {
 }
 
 func (r Route) decodeBody(req *http.Request, op browser.Operation) error {
-	most := int64(MaxBody)
+	limit := int64(MaxBody)
 	if r.Raw {
-		most = MaxFile
+		limit = MaxFile
 	}
 	if !r.Raw && req.ContentLength != 0 && !strict.Content(req.Header.Get("Content-Type")) {
 		return problem.New(problem.BadRequest, "send Content-Type: application/json", "the body is not JSON")
 	}
-	body, err := read(req.Body, req.ContentLength, most)
+	body, err := read(req.Body, req.ContentLength, limit)
 	if err != nil {
 		return err
 	}
@@ -115,18 +115,18 @@ func (r Route) decodeBody(req *http.Request, op browser.Operation) error {
 }
 
 // read reads up to most bytes. says is the declared length of the body; negative when there is none.
-func read(from io.Reader, says, most int64) ([]byte, error) {
+func read(from io.Reader, says, limit int64) ([]byte, error) {
 	if from == nil {
 		return nil, nil
 	}
-	tooLarge := problem.New(problem.BadRequest, "send less", "the body has more than %d bytes", most)
-	if says > most {
+	tooLarge := problem.New(problem.BadRequest, "send less", "the body has more than %d bytes", limit)
+	if says > limit {
 		return nil, tooLarge
 	}
-	body, err := io.ReadAll(io.LimitReader(from, most+1))
+	body, err := io.ReadAll(io.LimitReader(from, limit+1))
 	var larger *http.MaxBytesError
 	switch {
-	case int64(len(body)) > most || errors.As(err, &larger):
+	case int64(len(body)) > limit || errors.As(err, &larger):
 		return nil, tooLarge
 	case err != nil:
 		return nil, problem.Wrap(err, problem.BadRequest, "send it again", "the body did not arrive")

@@ -207,12 +207,12 @@ func TestMessagesHaveNoValueHoweverItIsDividedAmongThem(t *testing.T) {
 	g := judged(t, odd)
 	for _, kind := range []string{"text frame", "binary frame", "event of a server", "data", "posted"} {
 		for at := 1; at < len(odd); at++ {
-			for value, most := range map[string]int{odd: redact.Shortest - 1, decoy: len(decoy)} {
+			for value, limit := range map[string]int{odd: redact.Shortest - 1, decoy: len(decoy)} {
 				got := said(t, g, kind, []string{"sid=" + value[:at], value[at:] + "; a"})
 				if value == decoy && got != "sid="+decoy+"; a" {
 					t.Fatalf("%s cut at %d: another value became %q", kind, at, got)
 				}
-				if n := shownOf(got, value); n > most || !strings.HasPrefix(got, "sid=") || !strings.HasSuffix(got, "; a") {
+				if n := shownOf(got, value); n > limit || !strings.HasPrefix(got, "sid=") || !strings.HasSuffix(got, "; a") {
 					t.Fatalf("%s cut at %d: %d bytes are shown in %q", kind, at, n, got)
 				}
 				if value == odd && strings.Contains(got, odd[len(odd)-redact.Shortest:]) {

@@ -42,11 +42,11 @@ func (m *Map) Mixed(key string, scalar func(field string, v Value) error, mappin
 
 // Rest reads all keys that were not read yet, as scalars, in order: for maps whose keys the writer chooses.
 // When there are more than most, that is a flaw and none of them is read.
-func (m *Map) Rest(most int, read func(key string, v Value) error) {
+func (m *Map) Rest(limit int, read func(key string, v Value) error) {
 	left := slices.DeleteFunc(m.order, func(key string) bool { return slices.Contains(m.known, key) })
 	m.order = nil // so that none of them is unknown
-	if len(left) > most {
-		m.doc.flawAt(m.entries[left[most]].key, m.field, "", "has %d keys, more than %d", len(left), most)
+	if len(left) > limit {
+		m.doc.flawAt(m.entries[left[limit]].key, m.field, "", "has %d keys, more than %d", len(left), limit)
 		return
 	}
 	for _, key := range left {

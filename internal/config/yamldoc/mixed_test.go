@@ -39,11 +39,11 @@ func TestMixedListsKeepTheirOrder(t *testing.T) {
 }
 
 func TestRestReadsWhatNobodyAskedFor(t *testing.T) {
-	read := func(text string, most int) (map[string]string, []problem.Flaw) {
+	read := func(text string, limit int) (map[string]string, []problem.Flaw) {
 		got := map[string]string{}
 		d := Read("f", []byte(text), func(m *Map) {
 			m.Value("known", func(Value) error { return nil })
-			m.Rest(most, func(key string, v Value) error { got[key] = v.Text; return nil })
+			m.Rest(limit, func(key string, v Value) error { got[key] = v.Text; return nil })
 		})
 		return got, flawsOf(t, d)
 	}

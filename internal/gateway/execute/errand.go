@@ -72,8 +72,8 @@ func (e *errand) follow() (*http.Response, *problem.Error) {
 		if refusal != nil {
 			return nil, refusal
 		}
-		if e.redirects++; e.redirects > mostRedirects {
-			return nil, problem.New(problem.UpstreamFailed, `Set "follow": false to see the redirect itself.`, "the service redirected more than %d times", mostRedirects)
+		if e.redirects++; e.redirects > maxRedirects {
+			return nil, problem.New(problem.UpstreamFailed, `Set "follow": false to see the redirect itself.`, "the service redirected more than %d times", maxRedirects)
 		}
 		e.turn(resp.StatusCode, to)
 	}

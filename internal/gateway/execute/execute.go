@@ -38,8 +38,8 @@ const (
 	largestAnswer  = 10 << 20
 	// largestStream bounds an answer that is passed on as it comes, and not held.
 	largestStream = 100 << 20
-	// mostRedirects is how many are followed.
-	mostRedirects = 5
+	// maxRedirects is how many are followed.
+	maxRedirects = 5
 	// atOnce is how many requests of one agent may be under way.
 	atOnce = 16
 )
@@ -67,7 +67,7 @@ func New(o Options) (*Handler, error) {
 	}
 	return &Handler{
 		Options: o, limit: longestTime, stream: largestStream, under: make(map[string]int),
-		room:  quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: mostHeld, Agent: mostHeldByAgent, Quotas: o.Quotas, Tenants: o.Tenants}),
+		room:  quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: maxHeld, Agent: maxHeldByAgent, Quotas: o.Quotas, Tenants: o.Tenants}),
 		views: func(c gateway.Caller) access.View { return o.Views(c) },
 	}, nil
 }
@@ -219,7 +219,7 @@ func broken(err error) *problem.Error {
 }
 
 // stream passes an answer on as it comes.
-func stream(w http.ResponseWriter, resp *http.Response, method string, most int) {
+func stream(w http.ResponseWriter, resp *http.Response, method string, limit int) {
 	header := w.Header()
 	if kind := resp.Header.Get("Content-Type"); kind != "" {
 		header.Set("Content-Type", kind)
@@ -238,7 +238,7 @@ func stream(w http.ResponseWriter, resp *http.Response, method string, most int)
 		panic(http.ErrAbortHandler)
 	}
 	buffer := make([]byte, 32<<10)
-	for left := most; ; {
+	for left := limit; ; {
 		n, err := resp.Body.Read(buffer)
 		if left -= n; left < 0 {
 			// The status has been sent: only a broken transfer says that this is not all.

@@ -530,8 +530,8 @@ func TestAStreamThatBreaksOffIsNoShortSuccess(t *testing.T) {
 
 func TestAStreamHasALargestSizeAndIsNoShortSuccess(t *testing.T) {
 	w := newWorld(t, text(strings.Repeat("x", 1000)))
-	for most, whole := range map[int]bool{1000: true, 999: false} {
-		w.handler.stream = most
+	for limit, whole := range map[int]bool{1000: true, 999: false} {
+		w.handler.stream = limit
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.server.URL, strings.NewReader(`{"service":"svc","url":"http://api.example/","stream":true}`))
 		if err != nil {
 			t.Fatal(err)
@@ -543,7 +543,7 @@ func TestAStreamHasALargestSizeAndIsNoShortSuccess(t *testing.T) {
 			resp.Body.Close()
 		}
 		if (err == nil) != whole {
-			t.Errorf("%d: %v", most, err)
+			t.Errorf("%d: %v", limit, err)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 func newShare() *share {
-	gate := quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: mostHeld, Agent: mostHeldByAgent})
+	gate := quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: maxHeld, Agent: maxHeldByAgent})
 	return &share{room: gate, of: quota.Holder{Tenant: "acme", Agent: "a"}}
 }
 

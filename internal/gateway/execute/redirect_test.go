@@ -156,11 +156,11 @@ func TestRedirectsHaveAnEnd(t *testing.T) {
 		places[fmt.Sprintf("/%d", i)] = fmt.Sprintf("/%d", i+1)
 	}
 	w := newWorld(t, moves(places, 302))
-	if out := w.answered(`{"service":"svc","url":"http://api.example/5"}`); out["redirects"] != float64(mostRedirects) || out["url"] != "http://api.example/10" || out["status"] != 418.0 {
+	if out := w.answered(`{"service":"svc","url":"http://api.example/5"}`); out["redirects"] != float64(maxRedirects) || out["url"] != "http://api.example/10" || out["status"] != 418.0 {
 		t.Errorf("%v", out)
 	}
 	w.refused(problem.UpstreamFailed, `{"service":"svc","url":"http://api.example/4"}`)
-	if n := len(w.seen.All()); n != 2*(mostRedirects+1) {
+	if n := len(w.seen.All()); n != 2*(maxRedirects+1) {
 		t.Errorf("%d requests", n)
 	}
 }

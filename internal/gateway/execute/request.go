@@ -21,7 +21,7 @@ import (
 
 // Limits of the header that an agent gives to its request.
 const (
-	mostHeaders   = 100
+	maxHeaders    = 100
 	largestHeader = 64 << 10
 )
 
@@ -130,8 +130,8 @@ func (w *wanted) readHeaders() *problem.Error {
 	bad := func(format string, args ...any) *problem.Error {
 		return problem.New(problem.BadRequest, `Send headers as {"Name": "value"} or {"Name": ["one", "two"]}.`, format, args...)
 	}
-	if len(w.Headers) > mostHeaders {
-		return bad("there are more than %d headers", mostHeaders)
+	if len(w.Headers) > maxHeaders {
+		return bad("there are more than %d headers", maxHeaders)
 	}
 	w.header = make(http.Header)
 	size, written := 0, 0
@@ -169,8 +169,8 @@ func (w *wanted) readHeaders() *problem.Error {
 		}
 		w.header[name] = values
 	}
-	if len(w.header) > mostHeaders {
-		return bad("there are more than %d headers", mostHeaders)
+	if len(w.header) > maxHeaders {
+		return bad("there are more than %d headers", maxHeaders)
 	}
 	inject.Hop(w.header)
 	if w.header.Get("User-Agent") == "" {

@@ -148,12 +148,12 @@ func TestHeadersThatWouldBeTwoAreRefused(t *testing.T) {
 	} {
 		w.refused(problem.BadRequest, `{"service":"svc","url":"http://api.example/","headers":`+headers+`}`)
 	}
-	many := make([]string, mostHeaders+1)
+	many := make([]string, maxHeaders+1)
 	for i := range many {
 		many[i] = fmt.Sprintf(`"X-%d":"v"`, i)
 	}
 	w.refused(problem.BadRequest, `{"service":"svc","url":"http://api.example/","headers":{`+strings.Join(many, ",")+`}}`)
-	w.answered(`{"service":"svc","url":"http://api.example/","headers":{` + strings.Join(many[:mostHeaders], ",") + `}}`)
+	w.answered(`{"service":"svc","url":"http://api.example/","headers":{` + strings.Join(many[:maxHeaders], ",") + `}}`)
 	if n := len(w.seen.All()); n != 1 {
 		t.Errorf("%d requests left", n)
 	}

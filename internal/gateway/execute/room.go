@@ -12,9 +12,9 @@ import (
 // Bounds of what requests and answers under way may hold, in bytes: those of all agents, and those of one; a tenant has its share.
 // Each byte that was read is there up to copies times at once: it is decoded, and encoded again.
 const (
-	mostHeld        = 512 << 20
-	mostHeldByAgent = 128 << 20
-	copies          = 3
+	maxHeld        = 512 << 20
+	maxHeldByAgent = 128 << 20
+	copies         = 3
 	// nameCost is what the name of a member takes while JSON is read: its reader keeps those of an object, and a map keeps them again.
 	nameCost = 400
 
@@ -53,8 +53,8 @@ var (
 )
 
 // read reads to the end, or one byte more than most. Room is taken as bytes arrive, not as they are announced.
-func (s *share) read(from io.Reader, most int, late func() bool) ([]byte, error) {
-	size := min(32<<10, most+1)
+func (s *share) read(from io.Reader, limit int, late func() bool) ([]byte, error) {
+	size := min(32<<10, limit+1)
 	if !s.take(int64(size) * copies) {
 		return nil, errNoRoom
 	}
@@ -63,7 +63,7 @@ func (s *share) read(from io.Reader, most int, late func() bool) ([]byte, error)
 		n, err := from.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
 		switch {
-		case errors.Is(err, io.EOF) || len(buf) > most:
+		case errors.Is(err, io.EOF) || len(buf) > limit:
 			return buf, nil
 		case err != nil:
 			return nil, err
@@ -73,7 +73,7 @@ func (s *share) read(from io.Reader, most int, late func() bool) ([]byte, error)
 		if len(buf) < cap(buf) {
 			continue
 		}
-		more := min(cap(buf), most+1-cap(buf))
+		more := min(cap(buf), limit+1-cap(buf))
 		if !s.take(int64(more) * copies) {
 			return nil, errNoRoom
 		}

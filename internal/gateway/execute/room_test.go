@@ -57,7 +57,7 @@ func TestBodiesThatDoNotEndHoldABoundedAmount(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("nobody is refused")
 	}
-	if n := held(); n > mostHeldByAgent || n == 0 {
+	if n := held(); n > maxHeldByAgent || n == 0 {
 		t.Errorf("%d bytes are held", n)
 	}
 	for _, end := range ends {
@@ -68,20 +68,20 @@ func TestBodiesThatDoNotEndHoldABoundedAmount(t *testing.T) {
 }
 
 func TestRoomIsBoundedForOneAgentOneTenantAndAll(t *testing.T) {
-	r := quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: mostHeld, Agent: mostHeldByAgent, Tenants: func() int { return 2 }})
+	r := quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: maxHeld, Agent: maxHeldByAgent, Tenants: func() int { return 2 }})
 	var shares []*share
 	for n, want := range []bool{true, true, true, false, false} { // 80 % of 512 MiB are three times 128 and some
 		s := &share{room: r, of: quota.Holder{Tenant: "acme", Agent: string(rune('a' + n))}}
 		shares = append(shares, s)
-		if s.take(mostHeldByAgent + 1) {
+		if s.take(maxHeldByAgent + 1) {
 			t.Fatal("an agent holds more than it may")
 		}
-		if got := s.take(mostHeldByAgent); got != want {
+		if got := s.take(maxHeldByAgent); got != want {
 			t.Errorf("agent %d: %t", n, got)
 		}
 	}
 	other := &share{room: r, of: quota.Holder{Tenant: "rival", Agent: "a"}}
-	if !other.take(mostHeldByAgent) {
+	if !other.take(maxHeldByAgent) {
 		t.Error("another tenant has no room")
 	}
 	for _, s := range append(shares, other) {
@@ -95,13 +95,13 @@ func TestRoomIsBoundedForOneAgentOneTenantAndAll(t *testing.T) {
 
 func TestShareReadsWhatThereIs(t *testing.T) {
 	for _, size := range []int{0, 1, 32<<10 - 1, 32 << 10, 32<<10 + 1, 100_000, 100_001, 300_000} {
-		s := &share{room: quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: mostHeld})}
+		s := &share{room: quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: maxHeld})}
 		got, err := s.read(strings.NewReader(strings.Repeat("x", size)), 100_000, never)
 		if err != nil || len(got) != min(size, 100_001) || cap(got) > 100_001 || s.n != int64(cap(got))*copies {
 			t.Errorf("%d bytes: %d of %d, %v", size, len(got), s.n, err)
 		}
 	}
-	s := &share{room: quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: mostHeld})}
+	s := &share{room: quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: maxHeld})}
 	if _, err := s.read(io.LimitReader(neverEnding{}, 1<<30), 1<<20, func() bool { return true }); !errors.Is(err, errTooLate) {
 		t.Error(err)
 	}

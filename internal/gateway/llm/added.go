@@ -144,7 +144,7 @@ type unwantedKey struct {
 	path, model             string
 }
 
-const mostUnwanted = 4096
+const maxUnwanted = 4096
 
 func (u *unwanted) has(key unwantedKey) bool {
 	u.mu.Lock()
@@ -156,7 +156,7 @@ func (u *unwanted) has(key unwantedKey) bool {
 func (u *unwanted) note(key unwantedKey) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.known == nil || len(u.known) >= mostUnwanted {
+	if u.known == nil || len(u.known) >= maxUnwanted {
 		u.known = map[unwantedKey]struct{}{}
 	}
 	u.known[key] = struct{}{}

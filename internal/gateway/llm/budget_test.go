@@ -253,7 +253,7 @@ func TestBudgetsHold(t *testing.T) {
 		limit := rapid.Int64Range(1, 20_000).Draw(t, "limit")
 		w.book.limit, w.book.sum, w.book.charges = limit, 0, nil
 		w.book.mu.Unlock()
-		var used, most int64
+		var used, maximum int64
 		for range rapid.IntRange(1, 12).Draw(t, "requests") {
 			input, output := rapid.Int64Range(0, 5000).Draw(t, "input"), rapid.Int64Range(0, 8000).Draw(t, "output")
 			w.mu.Lock()
@@ -267,12 +267,12 @@ func TestBudgetsHold(t *testing.T) {
 				}
 				continue
 			}
-			used, most = used+input+output, max(most, input+output)
+			used, maximum = used+input+output, max(maximum, input+output)
 		}
 		w.front.CloseClientConnections()
 		total := w.book.total()
-		if total.Input+total.Output != used || used > limit+most {
-			t.Fatalf("limit %d, used %d, debited %+v, largest request %d", limit, used, total, most)
+		if total.Input+total.Output != used || used > limit+maximum {
+			t.Fatalf("limit %d, used %d, debited %+v, largest request %d", limit, used, total, maximum)
 		}
 	})
 }

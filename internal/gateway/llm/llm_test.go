@@ -383,22 +383,22 @@ func TestMemoryOfBodiesIsSharedAndBounded(t *testing.T) {
 			t.Errorf("%s of %s takes %d: %v", agent, tenant, n, err)
 		}
 	}
-	may(true, "acme", "a", mostHeldByAgent)
+	may(true, "acme", "a", maxHeldByAgent)
 	may(false, "acme", "a", 1)
-	may(true, "acme", "b", mostHeldByAgent)
-	may(false, "acme", "c", mostHeldByAgent) // 80 % of 256 MiB are two times 80 and some
-	may(true, "rival", "a", mostHeldByAgent)
-	h.Give(of("acme", "a"), mostHeldByAgent)
-	may(true, "acme", "c", mostHeldByAgent)
+	may(true, "acme", "b", maxHeldByAgent)
+	may(false, "acme", "c", maxHeldByAgent) // 80 % of 256 MiB are two times 80 and some
+	may(true, "rival", "a", maxHeldByAgent)
+	h.Give(of("acme", "a"), maxHeldByAgent)
+	may(true, "acme", "c", maxHeldByAgent)
 	// A full share is an answer that says when to come again.
 	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
-	if err := w.held.Take(quota.Holder{Tenant: "default", Agent: "agent-1"}, mostHeldByAgent); err != nil {
+	if err := w.held.Take(quota.Holder{Tenant: "default", Agent: "agent-1"}, maxHeldByAgent); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.post(pathChat, chatBody("openai-mini")); got.status != http.StatusTooManyRequests || got.header.Get("Retry-After") != "5" || w.reached() != 0 {
 		t.Errorf("%d %s", got.status, got.body)
 	}
-	if n := w.heldNow(); n != mostHeldByAgent {
+	if n := w.heldNow(); n != maxHeldByAgent {
 		t.Errorf("held %d", n)
 	}
 }

@@ -129,14 +129,14 @@ func TestWhatIsPutInIsCountedBeforeItIsThere(t *testing.T) {
 			r = r.WithContext(gateway.WithCaller(r.Context(), w.caller))
 			return testenv.Allocated(func() { w.ServeHTTP(got, r) }), got
 		}
-		if err := w.held.Take(by, mostHeldByAgent-manyBytes); err != nil {
+		if err := w.held.Take(by, maxHeldByAgent-manyBytes); err != nil {
 			t.Fatal(err)
 		}
 		took, got := ask()
 		if got.Header().Get(headerRefusal) != problem.RateLimited || took > manyBytes {
 			t.Errorf("%s, without room: %d %s, %d KiB", name, got.Code, got.Body, took>>10)
 		}
-		w.held.Give(by, mostHeldByAgent-manyBytes)
+		w.held.Give(by, maxHeldByAgent-manyBytes)
 		if took, got = ask(); got.Code != http.StatusOK || took < manyBytes {
 			t.Errorf("%s, with room: %d %s, %d KiB", name, got.Code, got.Body, took>>10)
 		}
@@ -145,7 +145,7 @@ func TestWhatIsPutInIsCountedBeforeItIsThere(t *testing.T) {
 		}
 	}
 	// A reference to a response, as if it were an item, does not read the items of the response.
-	answered.answered([]byte(`{"id":"resp_many","output":[` + strings.Repeat("1,", mostItems-1) + `1]}`))
+	answered.answered([]byte(`{"id":"resp_many","output":[` + strings.Repeat("1,", maxItems-1) + `1]}`))
 	refs := strings.Repeat(`{"type":"item_reference","id":"resp_many"},`, 200)
 	took := testenv.Allocated(func() { _, _ = answered.resolve([]byte(`{"model":"gpt-5-mini","input":[`+refs+`1]}`), nil) })
 	if took > 1<<20 {
@@ -168,27 +168,27 @@ func TestWhatIsPutInIsCountedBeforeItIsThere(t *testing.T) {
 // before.
 func TestAnAgentAtItsBoundPassesNobodyElsesAnswers(t *testing.T) {
 	const puts = 500
-	took := func(others int) (least time.Duration) {
+	took := func(others int) (minimum time.Duration) {
 		r := newRecall(Options{})
 		other := r.turn(quota.Holder{Tenant: "acme", Agent: "other"}, egress.Provider{})
 		for i := range others {
 			other.text(binary.BigEndian.AppendUint32(nil, uint32(i)))
 		}
 		turn := r.turn(quota.Holder{Tenant: "acme", Agent: "a"}, egress.Provider{})
-		turn.hold(mostRecalledByAgent - 100*entryCost)
+		turn.hold(maxRecalledByAgent - 100*entryCost)
 		for round := range 3 {
 			begun := time.Now()
 			for i := range puts {
 				turn.text(binary.BigEndian.AppendUint32(nil, uint32(round*puts+i)))
 			}
-			if d := time.Since(begun); round == 0 || d < least {
-				least = d
+			if d := time.Since(begun); round == 0 || d < minimum {
+				minimum = d
 			}
 		}
 		if n := len(r.entries); n < others+95 || n > others+100 {
 			t.Errorf("%d entries, %d of them of another agent", n, others)
 		}
-		return least
+		return minimum
 	}
 	alone := took(0)
 	if beside := took(30_000); beside > 50*alone {

@@ -22,11 +22,11 @@ import (
 // Bounds of lists of models.
 const (
 	longestList  = 2 << 20
-	mostModels   = 2000
+	maxModels    = 2000
 	listTimeout  = 15 * time.Second // for all providers together
 	listAge      = time.Minute
 	listErrorAge = 10 * time.Second // how long a provider that did not answer is not asked again
-	mostLists    = 64
+	maxLists     = 64
 	anthropicAPI = "2023-06-01"
 )
 
@@ -67,14 +67,14 @@ func (l *lists) get(k listKey, now time.Time) (listed, bool) {
 func (l *lists) put(k listKey, v listed, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.seen) >= mostLists {
+	if len(l.seen) >= maxLists {
 		for other, old := range l.seen {
 			if !now.Before(old.until) {
 				delete(l.seen, other)
 			}
 		}
 		for other := range l.seen {
-			if len(l.seen) < mostLists {
+			if len(l.seen) < maxLists {
 				break
 			}
 			delete(l.seen, other)
@@ -117,7 +117,7 @@ func (h *Handler) allModels(ctx context.Context, c gateway.Caller, v view, wire 
 	seen := map[string]bool{}
 	add := func(p egress.Provider, m model) {
 		// A model that another provider would serve is in that one's list.
-		if len(out) >= mostModels || seen[m.id] {
+		if len(out) >= maxModels || seen[m.id] {
 			return
 		}
 		if serves, _, ok := v.Provider(wire, m.id); ok && serves.ID == p.ID {
@@ -285,7 +285,7 @@ func readList(body []byte, wire egress.Wire) ([]model, error) {
 		return nil, err
 	}
 	var out []model
-	for d.PeekKind() != ']' && len(out) < mostModels {
+	for d.PeekKind() != ']' && len(out) < maxModels {
 		entry, err := d.ReadValue()
 		if err != nil {
 			return nil, err

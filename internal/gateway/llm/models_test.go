@@ -158,19 +158,19 @@ func TestProviderThatDoesNotListIsBelieved(t *testing.T) {
 func TestListsAreBounded(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(`{"data":[`)
-	for i := range mostModels + 500 {
+	for i := range maxModels + 500 {
 		fmt.Fprintf(&b, `{"id":"openai-%d"},`, i)
 	}
 	b.WriteString(`{"id":"openai-last"}]}`)
-	if models, err := readList([]byte(b.String()), egress.WireOpenAI); err != nil || len(models) != mostModels {
+	if models, err := readList([]byte(b.String()), egress.WireOpenAI); err != nil || len(models) != maxModels {
 		t.Errorf("%d models, %v", len(models), err)
 	}
 	l := newLists()
 	now := time.Unix(0, 0)
-	for i := range 3 * mostLists {
+	for i := range 3 * maxLists {
 		l.put(listKey{agent: fmt.Sprint(i)}, listed{until: now.Add(time.Hour)}, now)
 	}
-	if len(l.seen) > mostLists {
+	if len(l.seen) > maxLists {
 		t.Errorf("%d lists are kept", len(l.seen))
 	}
 }
@@ -194,7 +194,7 @@ func FuzzReadList(f *testing.F) {
 	f.Add(`{"data":[[[]]}`, "anthropic")
 	f.Fuzz(func(t *testing.T, body, wire string) {
 		models, err := readList([]byte(body), egress.Wire(wire))
-		if err != nil && len(models) > 0 || len(models) > mostModels {
+		if err != nil && len(models) > 0 || len(models) > maxModels {
 			t.Fatalf("%d models, %v", len(models), err)
 		}
 		for _, m := range models {

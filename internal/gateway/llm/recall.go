@@ -18,9 +18,9 @@ import (
 
 // The memory of answers: of all agents, of one, and of one answer. A tenant has its share. The oldest go first.
 const (
-	mostRecalled        = 256 << 20
-	mostRecalledByAgent = 32 << 20
-	mostRecalledAtOnce  = 8 << 20
+	maxRecalled        = 256 << 20
+	maxRecalledByAgent = 32 << 20
+	maxRecalledAtOnce  = 8 << 20
 	// entryCost is what an entry costs beside what is in it.
 	entryCost = 640
 )
@@ -64,7 +64,7 @@ func (e *entry) size() int64 {
 func newRecall(o Options) *recall {
 	return &recall{
 		gate: quota.NewGate(quota.GateOptions{
-			Kind: quota.Answers(), Whole: mostRecalled, Agent: mostRecalledByAgent, Quotas: o.Quotas, Tenants: o.Tenants,
+			Kind: quota.Answers(), Whole: maxRecalled, Agent: maxRecalledByAgent, Quotas: o.Quotas, Tenants: o.Tenants,
 		}),
 		entries: map[entryKey]*entry{}, orders: map[quota.Holder]*list.List{},
 	}
@@ -172,9 +172,9 @@ func (t *turn) close() {
 }
 
 // get is what an item or a response consists of, if that is no more than most. ok is false where a part of it is not there.
-func (t *turn) get(id string, most int) (parts []jsontext.Value, ok bool) {
+func (t *turn) get(id string, limit int) (parts []jsontext.Value, ok bool) {
 	e, ok := t.recall.get(entryKey{by: t.by, provider: t.provider, id: id})
-	if !ok || id == "" || len(e.parts) > most {
+	if !ok || id == "" || len(e.parts) > limit {
 		return nil, false
 	}
 	for _, s := range e.parts {
@@ -208,7 +208,7 @@ func (t *turn) resolve(body []byte, hold func(int64) *problem.Error) ([]byte, *p
 	input, _, said := member(body, "input")
 	follows := false
 	if previous, _, ok := member(body, "previous_response_id"); ok && textOf(previous) != "" {
-		if items, follows = t.get(textOf(previous), 2*mostItems); !follows {
+		if items, follows = t.get(textOf(previous), 2*maxItems); !follows {
 			return body, nil
 		}
 	}
@@ -219,8 +219,8 @@ func (t *turn) resolve(body []byte, hold func(int64) *problem.Error) ([]byte, *p
 	case said && input.Kind() != '[':
 		return body, nil
 	}
-	if len(items)+lengthOf(list) > mostItems {
-		return nil, tooMuch("%d items", mostItems)
+	if len(items)+lengthOf(list) > maxItems {
+		return nil, tooMuch("%d items", maxItems)
 	}
 	items = slices.AppendSeq(items, elements(list))
 	out, read, size, dropped, changed := make([]jsontext.Value, 0, len(items)), 0, 0, false, follows
@@ -244,7 +244,7 @@ func (t *turn) resolve(body []byte, hold func(int64) *problem.Error) ([]byte, *p
 		size += len(item) + 1
 		out = append(out, item)
 	}
-	if t.keeps = size <= mostRecalledByAgent/2 && t.hold(len(out)*sha256.Size); t.keeps {
+	if t.keeps = size <= maxRecalledByAgent/2 && t.hold(len(out)*sha256.Size); t.keeps {
 		for _, item := range out {
 			t.input = append(t.input, t.text(item))
 		}
@@ -259,9 +259,9 @@ func (t *turn) resolve(body []byte, hold func(int64) *problem.Error) ([]byte, *p
 	return withItems(make([]byte, 0, size), body, out, follows), nil
 }
 
-func tooMuch(format string, most int) *problem.Error {
+func tooMuch(format string, limit int) *problem.Error {
 	return problem.New(problem.TooLarge, "Begin a new conversation, or send the items that matter",
-		"the request and the items that it refers to have more than "+format, most)
+		"the request and the items that it refers to have more than "+format, limit)
 }
 
 // withItems appends a body whose input is the items. One that follows a response does not say so any more.
@@ -326,7 +326,7 @@ func (t *turn) item(item jsontext.Value, shape *shape) (out jsontext.Value, look
 func (t *turn) answered(response jsontext.Value) {
 	id, _, _ := member(response, "id")
 	output, _, _ := member(response, "output")
-	if output.Kind() != '[' || lengthOf(output) > mostItems {
+	if output.Kind() != '[' || lengthOf(output) > maxItems {
 		return
 	}
 	parts := slices.Clone(t.input)
@@ -424,10 +424,10 @@ func elements(list jsontext.Value) iter.Seq[jsontext.Value] {
 	}
 }
 
-// lengthOf is how many elements a list has. It does not count many more than mostItems.
+// lengthOf is how many elements a list has. It does not count many more than maxItems.
 func lengthOf(list jsontext.Value) (n int) {
 	for range elements(list) {
-		if n++; n > mostItems {
+		if n++; n > maxItems {
 			break
 		}
 	}
@@ -517,8 +517,8 @@ func (i *itemReader) pass(p []byte) []byte {
 
 func (i *itemReader) keep(p []byte) {
 	if need := len(i.buf) + len(p); !i.big && need > i.room {
-		more := max(need, min(2*i.room, mostRecalledAtOnce)) - i.room
-		if i.big = need > mostRecalledAtOnce || !i.turn.hold(more); !i.big {
+		more := max(need, min(2*i.room, maxRecalledAtOnce)) - i.room
+		if i.big = need > maxRecalledAtOnce || !i.turn.hold(more); !i.big {
 			i.room += more
 		}
 	}

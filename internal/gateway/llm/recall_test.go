@@ -318,7 +318,7 @@ func TestMemoryOfAnswersIsSharedAndBounded(t *testing.T) {
 	for i := range 10 {
 		fill(of("acme", fmt.Sprint("agent", i)), 31)
 	}
-	if a := r.gate.Amounts(quota.Holder{Tenant: "acme"}); a[0].Held.Tenant > mostRecalled*8/10 || a[0].Held.Tenant < mostRecalled*7/10 {
+	if a := r.gate.Amounts(quota.Holder{Tenant: "acme"}); a[0].Held.Tenant > maxRecalled*8/10 || a[0].Held.Tenant < maxRecalled*7/10 {
 		t.Errorf("the tenant keeps %d", a[0].Held.Tenant)
 	}
 	if n := kept(of("acme", "agent9"), 31); n != 31 {

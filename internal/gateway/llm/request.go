@@ -60,15 +60,15 @@ func readKeys() []string {
 	return append(append(keys, lengthKeys()...), otherModelKeys()...)
 }
 
-// mostNames bounds what an object becomes when it is read, and mostItems what a list does: of a few bytes each takes many.
+// maxNames bounds what an object becomes when it is read, and maxItems what a list does: of a few bytes each takes many.
 const (
-	mostNames = 10_000
-	mostItems = 10_000
+	maxNames = 10_000
+	maxItems = 10_000
 )
 
 // isObject says whether a text of a provider is an object that can be read.
 func isObject(text jsontext.Value) bool {
-	return strict.Names(text) <= mostNames && text.IsValid() && text.Kind() == '{'
+	return strict.Names(text) <= maxNames && text.IsValid() && text.Kind() == '{'
 }
 
 // maxTokens bounds numbers of tokens wherever they come from.
@@ -86,8 +86,8 @@ func readAsk(body []byte, e endpoint) (ask, *problem.Error) {
 	if d.PeekKind() != '{' {
 		return a, badBody("it is not a JSON object")
 	}
-	if strict.Names(body) > mostNames {
-		return a, problem.New(problem.TooLarge, "Send large data as a text", "an object in the body of the request has more than %d members", mostNames)
+	if strict.Names(body) > maxNames {
+		return a, problem.New(problem.TooLarge, "Send large data as a text", "an object in the body of the request has more than %d members", maxNames)
 	}
 	if _, err := d.ReadToken(); err != nil {
 		return a, badSyntax(err)
@@ -294,12 +294,12 @@ func checkModel(model string) *problem.Error {
 
 // The memory of bodies that wait for their provider: of all agents, and of one. A tenant has its share.
 const (
-	mostHeld        = 256 << 20
-	mostHeldByAgent = 80 << 20
+	maxHeld        = 256 << 20
+	maxHeldByAgent = 80 << 20
 )
 
 func newHeld(o Options) *quota.Gate {
-	return quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: mostHeld, Agent: mostHeldByAgent, Quotas: o.Quotas, Tenants: o.Tenants})
+	return quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: maxHeld, Agent: maxHeldByAgent, Quotas: o.Quotas, Tenants: o.Tenants})
 }
 
 func holderOf(c gateway.Caller) quota.Holder { return quota.Holder{Tenant: c.Tenant, Agent: c.Agent} }

@@ -39,7 +39,7 @@ const (
 	// patience bounds how long either end may take to introduce itself.
 	patience = 5 * time.Second
 	// most connections at a time, on either end; and most that introduce themselves.
-	most = 4096
+	limit = 4096
 )
 
 // Key is what a relay proves itself with.
@@ -92,8 +92,8 @@ func Listen(inner net.Listener, key Key, front uint16, log *slog.Logger) *Listen
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	l := &Listener{Listener: inner, key: key, front: front, log: log, ready: make(chan net.Conn), done: make(chan struct{}), slots: make(chan struct{}, most),
-		strangers: strangers{most: most}}
+	l := &Listener{Listener: inner, key: key, front: front, log: log, ready: make(chan net.Conn), done: make(chan struct{}), slots: make(chan struct{}, limit),
+		strangers: strangers{limit: limit}}
 	l.running.Go(l.accept)
 	return l
 }
@@ -199,7 +199,7 @@ func (l *Listener) introduce(c net.Conn) {
 // strangers are the connections that have not yet introduced themselves. Any host that reaches the listener can open one. One too many
 // closes the oldest of the address that has most, so that silent connections keep no relay out: a relay needs milliseconds.
 type strangers struct {
-	most int
+	limit int
 
 	mu  sync.Mutex
 	all []stranger // the oldest first
@@ -220,7 +220,7 @@ func (s *strangers) enter(c net.Conn) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.all) >= s.most {
+	if len(s.all) >= s.limit {
 		of, crowd := map[netip.Addr]int{}, in.from
 		for _, other := range s.all {
 			if of[other.from]++; of[other.from] > of[crowd] {
@@ -321,7 +321,7 @@ func Run(ctx context.Context, o Options) error {
 	defer running.Wait()
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = o.Listener.Close() })()
-	slots := make(chan struct{}, most)
+	slots := make(chan struct{}, limit)
 	for {
 		c, err := accept(o.Listener, ctx.Done(), o.Log)
 		if err != nil {

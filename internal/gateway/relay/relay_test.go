@@ -221,7 +221,7 @@ func TestSilentConnectionsTakeNoPlaceOfARelay(t *testing.T) {
 	key := NewKey()
 	gateway, front := chain(t, key, key)
 	gateway.strangers.mu.Lock()
-	gateway.strangers.most = 4
+	gateway.strangers.limit = 4
 	gateway.strangers.mu.Unlock()
 	var silent []net.Conn
 	for range 20 {
@@ -241,7 +241,7 @@ func TestSilentConnectionsTakeNoPlaceOfARelay(t *testing.T) {
 		t.Error("the oldest silent connection has its place")
 	}
 	var s strangers
-	s.most = 3
+	s.limit = 3
 	at := func(addr string) *addressed { return &addressed{addr: addr} }
 	relay, first, second, third := at("10.0.0.1"), at("127.0.0.1"), at("127.0.0.2"), at("127.0.0.3")
 	for _, c := range []*addressed{relay, first, second, third} {

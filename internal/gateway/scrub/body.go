@@ -24,7 +24,7 @@ func (s *scrubber) wrap(o Options) error {
 	}
 	src := io.Reader(resp.Body)
 	for _, coding := range codings {
-		src = &decoder{coding: coding, src: counter{Reader: src}, most: o.maxDecoded()}
+		src = &decoder{coding: coding, src: counter{Reader: src}, limit: o.maxDecoded()}
 	}
 	if len(resp.Header.Values("Content-Encoding")) > 0 {
 		src = &undeclared{src: bufio.NewReader(src)}

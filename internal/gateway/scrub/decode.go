@@ -19,11 +19,11 @@ import (
 func (o Options) decodes() bool { return o.Compressed != egress.CompressedRefuse }
 
 const (
-	// mostCodings is how often a body may be compressed.
-	mostCodings = 3
-	// mostRatio is by how much a body may grow beyond the first freeRatio bytes. Text grows by ten, logs by fifty,
+	// maxCodings is how often a body may be compressed.
+	maxCodings = 3
+	// maxRatio is by how much a body may grow beyond the first freeRatio bytes. Text grows by ten, logs by fifty,
 	// zeros by a thousand.
-	mostRatio = 250
+	maxRatio  = 250
 	freeRatio = 1 << 20
 )
 
@@ -41,7 +41,7 @@ func codingsOf(resp *http.Response) ([]string, error) {
 			case name == "x-gzip":
 				name = "gzip"
 			}
-			if name != "gzip" && name != "deflate" || len(out) == mostCodings {
+			if name != "gzip" && name != "deflate" || len(out) == maxCodings {
 				return nil, problem.New(problem.ResponseBlocked, askOperator,
 					"the answer was held back: the service compressed it in a way that cannot be looked through")
 			}
@@ -104,7 +104,7 @@ func (c *counter) Read(p []byte) (int, error) {
 type decoder struct {
 	coding string
 	src    counter
-	most   int64
+	limit  int64
 
 	buffered *bufio.Reader
 	plain    io.Reader
@@ -120,7 +120,7 @@ func (d *decoder) Read(p []byte) (int, error) {
 	n, err := d.read(p)
 	d.n += int64(n)
 	switch {
-	case d.n > d.most || d.n > freeRatio && d.n/mostRatio > d.src.n:
+	case d.n > d.limit || d.n > freeRatio && d.n/maxRatio > d.src.n:
 		// Nothing of what is too much is given.
 		n, err = 0, problem.New(problem.ResponseBlocked, askOperator,
 			"the service's compressed answer becomes too large to be looked through")

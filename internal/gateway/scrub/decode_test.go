@@ -52,11 +52,11 @@ func TestBombsDoNotGoOff(t *testing.T) {
 		body   []byte
 		coding string
 		max    int64
-		most   int
+		limit  int
 	}{
-		"by ratio":        {once, "gzip", 0, freeRatio + len(once)*mostRatio},
+		"by ratio":        {once, "gzip", 0, freeRatio + len(once)*maxRatio},
 		"by size":         {once, "gzip", 100_000, 100_000},
-		"in two layers":   {twice, "gzip, gzip", 0, freeRatio + len(twice)*mostRatio*mostRatio},
+		"in two layers":   {twice, "gzip, gzip", 0, freeRatio + len(twice)*maxRatio*maxRatio},
 		"two layers size": {twice, "gzip, gzip", 100_000, 100_000},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -65,8 +65,8 @@ func TestBombsDoNotGoOff(t *testing.T) {
 				w.Header().Set("Content-Encoding", try.coding)
 				_, _ = w.Write(try.body)
 			}).get()
-			if a.broken == nil || len(a.body) > try.most || len(a.body) >= 64<<20 {
-				t.Errorf("%d bytes became %d, at most %d, %v", len(try.body), len(a.body), try.most, a.broken)
+			if a.broken == nil || len(a.body) > try.limit || len(a.body) >= 64<<20 {
+				t.Errorf("%d bytes became %d, at most %d, %v", len(try.body), len(a.body), try.limit, a.broken)
 			}
 		})
 	}
@@ -195,10 +195,10 @@ func FuzzCoded(f *testing.F) {
 	f.Add("gzip", zeros(1<<20, 1))
 	f.Add("br,, \t", []byte("x"))
 	f.Fuzz(func(t *testing.T, coding string, body []byte) {
-		const most = 1 << 16
+		const limit = 1 << 16
 		v := secrets()
 		resp := made(bytes.NewReader(body), "Content-Encoding", coding)
-		if err := Response(resp, v, Options{MaxDecoded: most}); err != nil {
+		if err := Response(resp, v, Options{MaxDecoded: limit}); err != nil {
 			if problem.CodeOf(err) != problem.ResponseBlocked {
 				t.Fatal(err)
 			}
@@ -208,7 +208,7 @@ func FuzzCoded(f *testing.F) {
 		if strings.Contains(string(out), token) {
 			t.Fatalf("%s passes", fmt.Sprintf("%q", body))
 		}
-		if resp.ContentLength != -1 || len(out) > most && len(out) > len(body) {
+		if resp.ContentLength != -1 || len(out) > limit && len(out) > len(body) {
 			t.Fatalf("%d bytes became %d, %v", len(body), len(out), err)
 		}
 	})

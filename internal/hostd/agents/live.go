@@ -83,10 +83,10 @@ func (a *agent) try(ctx context.Context, w wanted, do func(context.Context, want
 }
 
 // await waits until something else is wanted, the program has ended, or some time has passed, when it is not zero.
-func (a *agent) await(ctx context.Context, exits <-chan jail.Exit, most time.Duration) {
+func (a *agent) await(ctx context.Context, exits <-chan jail.Exit, limit time.Duration) {
 	var over <-chan time.Time
-	if most > 0 {
-		timer := time.NewTimer(most)
+	if limit > 0 {
+		timer := time.NewTimer(limit)
 		defer timer.Stop()
 		over = timer.C
 	}

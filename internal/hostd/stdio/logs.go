@@ -41,8 +41,8 @@ const (
 // The bounds of one read.
 const (
 	readDefault = 256 << 10
-	readMost    = 4 << 20
-	waitMost    = time.Minute
+	maxRead     = 4 << 20
+	maxWait     = time.Minute
 )
 
 // acquire opens the logs of an agent for a jail, until release. c.mu is held.
@@ -143,7 +143,7 @@ func (c *Console) ReadLog(ctx context.Context, r jail.LogRequest) (jail.LogChunk
 	if r.Limit == 0 {
 		r.Limit = readDefault
 	}
-	if r.Limit < 0 || r.Limit > readMost || r.Wait < 0 || r.Wait > waitMost {
+	if r.Limit < 0 || r.Limit > maxRead || r.Wait < 0 || r.Wait > maxWait {
 		return jail.LogChunk{}, problem.New(problem.BadRequest, "read at most 4 MiB, and wait at most a minute", "so much of a log cannot be asked for at once")
 	}
 	if _, err := os.Lstat(c.logFolder(a)); err != nil {

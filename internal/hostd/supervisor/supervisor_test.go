@@ -319,7 +319,7 @@ func TestASlowMachinesChildHasMoreTime(t *testing.T) {
 	late := make(chan struct{}) // closed when an ordinary machine's time is up
 	c.Ready = func(ctx context.Context, _ int) error { <-late; return ctx.Err() }
 	stop, up := start(t, Options{Children: []Child{c}, Output: &output{}, ReadyWithin: 500 * time.Millisecond, Failures: 1,
-		Pace: func(context.Context) pace.Pace { close(late); return pace.Most }})
+		Pace: func(context.Context) pace.Pace { close(late); return pace.Max }})
 	await(t, up)
 	if err := stop(); err != nil {
 		t.Error(err)

@@ -100,6 +100,6 @@ func (s *Service) end(row store.SignIn) time.Time {
 }
 
 // plain makes one line of a text that a client sent, cut to most characters.
-func plain(text string, most int) string {
-	return texts.Fit(strings.TrimSpace(texts.Printable(strings.ToValidUTF8(text, ""), -1)), most)
+func plain(text string, limit int) string {
+	return texts.Fit(strings.TrimSpace(texts.Printable(strings.ToValidUTF8(text, ""), -1)), limit)
 }

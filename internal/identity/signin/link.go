@@ -16,8 +16,8 @@ import (
 const (
 	// linkLife is how long a link is good.
 	linkLife = 10 * time.Minute
-	// mostLinks is how many of one owner's are good at a time. The oldest is forgotten first.
-	mostLinks = 16
+	// maxLinks is how many of one owner's are good at a time. The oldest is forgotten first.
+	maxLinks = 16
 	// linkMake is what making one is called in the audit log. Everybody who may sign in may make one.
 	linkMake = "console.link"
 )
@@ -87,7 +87,7 @@ func (l *links) add(sum [sha256.Size]byte, one link) {
 			oldest, found = sum, true
 		}
 	}
-	if count >= mostLinks {
+	if count >= maxLinks {
 		delete(l.unused, oldest)
 	}
 	l.unused[sum] = one

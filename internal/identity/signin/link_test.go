@@ -127,11 +127,11 @@ func TestOldLinksMakeRoomForNewOnes(t *testing.T) {
 		hers, first := w.link(ann), w.link(w.admin)
 		time.Sleep(time.Second)
 		second := w.link(w.admin)
-		for range mostLinks - 1 {
+		for range maxLinks - 1 {
 			time.Sleep(time.Second)
 			w.link(w.admin)
 		}
-		if len(w.links.unused) != mostLinks+1 {
+		if len(w.links.unused) != maxLinks+1 {
 			t.Errorf("%d are remembered", len(w.links.unused))
 		}
 		if _, _, err := w.WithLink(t.Context(), first.Code, here); problem.CodeOf(err) != problem.Unauthorized {

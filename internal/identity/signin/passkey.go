@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// mostPasskeys is how many one owner may have.
-	mostPasskeys = 20
+	// maxPasskeys is how many one owner may have.
+	maxPasskeys = 20
 	// longestPasskeyName is how many letters the name of one may have.
 	longestPasskeyName = 60
 )
@@ -55,7 +55,7 @@ func (s *Service) adding(ctx context.Context, by identity.Principal, from From) 
 	if known, err = s.o.Store.ListPasskeys(ctx, s.owner(by)); err != nil {
 		return nil, party{}, fmt.Errorf("list passkeys: %w", err)
 	}
-	if len(known) >= mostPasskeys {
+	if len(known) >= maxPasskeys {
 		return nil, party{}, problem.New(problem.Conflict, "remove one that is not used", "you have %d passkeys, the most there may be", len(known))
 	}
 	return known, at, nil

@@ -518,7 +518,7 @@ func TestAPasskeyEndsWithItsOwner(t *testing.T) {
 func TestAnOwnerHasNotTooManyPasskeys(t *testing.T) {
 	w, end := newWorld(t)
 	defer end()
-	for n := range mostPasskeys {
+	for n := range maxPasskeys {
 		row := store.Passkey{ID: fmt.Sprint(n), Owner: w.owner(w.admin), Name: "x", Host: "localhost", Credential: fmt.Append(nil, n), Handle: []byte("h"), Record: []byte("{}"), CreatedAt: time.Now()}
 		if err := w.db.CreatePasskey(t.Context(), row); err != nil {
 			t.Fatal(err)

@@ -95,7 +95,7 @@ type Options struct {
 
 // The bounds of Idle and Life.
 const (
-	LeastIdle   = time.Minute
+	MinIdle     = time.Minute
 	LongestLife = 30 * 24 * time.Hour
 )
 
@@ -111,8 +111,8 @@ func (o Options) Validate() error {
 	if o.Now == nil {
 		m.Add("now", "is missing")
 	}
-	if o.Idle < LeastIdle || o.Idle > o.Life || o.Life > LongestLife {
-		m.Add("idle", "and life are %s and %s; they must be %s or more, idle not more than life, and life not more than %s", o.Idle, o.Life, LeastIdle, LongestLife)
+	if o.Idle < MinIdle || o.Idle > o.Life || o.Life > LongestLife {
+		m.Add("idle", "and life are %s and %s; they must be %s or more, idle not more than life, and life not more than %s", o.Idle, o.Life, MinIdle, LongestLife)
 	}
 	return m.Err()
 }

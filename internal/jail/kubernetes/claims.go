@@ -59,8 +59,8 @@ type claimSeen struct {
 const (
 	// listAgain is how long is waited before they are listed again, when they are not followed any more.
 	listAgain = time.Second
-	// followMost is how long they are followed without a new list, and followLate how long after that the API server may end it.
-	followMost, followLate = 10 * time.Minute, 30 * time.Second
+	// maxFollow is how long they are followed without a new list, and followLate how long after that the API server may end it.
+	maxFollow, followLate = 10 * time.Minute, 30 * time.Second
 )
 
 // run follows them until the context ends.
@@ -85,13 +85,13 @@ func (c *claims) run(ctx context.Context) {
 
 // follow lists them, and is told of changes until the API server ends that.
 func (c *claims) follow(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, followMost+followLate)
+	ctx, cancel := context.WithTimeout(ctx, maxFollow+followLate)
 	defer cancel()
 	_, version, err := c.list(ctx, true)
 	if err != nil {
 		return err
 	}
-	path := fmt.Sprintf("%s&watch=true&resourceVersion=%s&timeoutSeconds=%d", c.path(), url.QueryEscape(version), int(followMost.Seconds()))
+	path := fmt.Sprintf("%s&watch=true&resourceVersion=%s&timeoutSeconds=%d", c.path(), url.QueryEscape(version), int(maxFollow.Seconds()))
 	began := func() { c.change(func() { c.failed, c.failures = nil, 0 }) }
 	_, err = c.api.follow(ctx, path, began, func(object jsontext.Value, gone bool) (bool, error) {
 		return false, c.see(object, gone)

@@ -12,7 +12,7 @@ import (
 )
 
 // brokenFor is how long the connection of a pod may be broken before the API server is asked whether the pod has ended. It is asked again after
-// twice as long each time, and after stuckMost at most.
+// twice as long each time, and after maxStuck at most.
 const brokenFor = 500 * time.Millisecond
 
 // reasonMemory is what a kubelet says of a container that its memory limit has ended. With version 2 of control groups all that is in it ends then,
@@ -23,7 +23,7 @@ const reasonMemory = "OOMKilled"
 func (d *Driver) broken(p *shim.Pod) {
 	d.watchers.Go(func() {
 		id := p.About().(Identity)
-		for pause := brokenFor; wake.Sleep(d.background, pause) && p.Broken(); pause = min(2*pause, stuckMost) {
+		for pause := brokenFor; wake.Sleep(d.background, pause) && p.Broken(); pause = min(2*pause, maxStuck) {
 			reason, over, err := d.o.API.over(d.background, d.o.Namespace, id)
 			if err != nil || !over {
 				continue

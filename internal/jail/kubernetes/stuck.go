@@ -16,8 +16,8 @@ import (
 
 const (
 	// stuckAfter is how long a pod may take before it is looked at why it is not there. It is looked at again after twice as long each time,
-	// and after stuckMost at most.
-	stuckAfter, stuckMost = 2 * time.Second, 8 * time.Second
+	// and after maxStuck at most.
+	stuckAfter, maxStuck = 2 * time.Second, 8 * time.Second
 	// maxReason bounds what a cluster says, in bytes.
 	maxReason = 500
 )
@@ -98,7 +98,7 @@ func (a *API) podless(ctx context.Context, namespace, name string) (why error, f
 
 // watchStuck looks again and again why the pod of a Sandbox does not come, and tells, until the context ends.
 func (d *Driver) watchStuck(ctx context.Context, sandbox string, tell func(why error, final bool)) {
-	for pause := stuckAfter; wake.Sleep(ctx, pause); pause = min(2*pause, stuckMost) {
+	for pause := stuckAfter; wake.Sleep(ctx, pause); pause = min(2*pause, maxStuck) {
 		if why, final, err := d.o.API.stuck(ctx, d.o.Namespace, sandbox); err == nil && why != nil {
 			tell(why, final)
 		}

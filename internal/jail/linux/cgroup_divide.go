@@ -46,6 +46,6 @@ func (l *Limiter) refusals(name string) (n int64) {
 func (l *Limiter) full(name string) bool {
 	dir := l.group(l.pids, name)
 	now, err1 := readGroupNumber(dir, "pids.current")
-	most, err2 := readGroupNumber(dir, "pids.max")
-	return err1 == nil && err2 == nil && most > 0 && now >= most
+	limit, err2 := readGroupNumber(dir, "pids.max")
+	return err1 == nil && err2 == nil && limit > 0 && now >= limit
 }

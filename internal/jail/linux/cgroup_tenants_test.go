@@ -166,8 +166,8 @@ func TestJailsOfATenantAreBoundTogether(t *testing.T) {
 	}
 	group := h.limiter.above(h.limiter.memory, "tenant-greedy")
 	if h.limiter.Version() == 1 {
-		if most, err := readGroupNumber(group, "memory.max_usage_in_bytes"); err != nil || most > 96<<20 {
-			t.Errorf("a tenant has had %d bytes (%v)", most, err)
+		if limit, err := readGroupNumber(group, "memory.max_usage_in_bytes"); err != nil || limit > 96<<20 {
+			t.Errorf("a tenant has had %d bytes (%v)", limit, err)
 		}
 	}
 	for _, j := range []*testJail{one, two} {

@@ -46,7 +46,7 @@ func addFilter(filter []unix.SockFilter) error {
 const (
 	bpfLoad   = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
 	bpfEqual  = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
-	bpfLeast  = unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
+	minBpf    = unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
 	bpfAnswer = unix.BPF_RET | unix.BPF_K
 	// Of struct seccomp_data: the number of the system call, and the architecture.
 	bpfNumber, bpfArchitecture = 0, 4
@@ -73,7 +73,7 @@ func coreFilter(arch uint32) []unix.SockFilter {
 		{Code: bpfEqual, K: arch, Jt: 1},
 		{Code: bpfAnswer, K: refuse},
 		{Code: bpfLoad, K: bpfNumber},
-		{Code: bpfLeast, K: otherNumbers, Jf: 1},
+		{Code: minBpf, K: otherNumbers, Jf: 1},
 		{Code: bpfAnswer, K: refuse},
 		{Code: bpfEqual, K: unix.SYS_PRLIMIT64, Jt: 3},
 		{Code: bpfEqual, K: unix.SYS_SETRLIMIT, Jf: 9},

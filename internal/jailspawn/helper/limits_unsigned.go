@@ -4,6 +4,6 @@ package helper
 
 import "golang.org/x/sys/unix"
 
-func setLimit(resource int, most uint64) error {
-	return unix.Setrlimit(resource, &unix.Rlimit{Cur: most, Max: most})
+func setLimit(resource int, limit uint64) error {
+	return unix.Setrlimit(resource, &unix.Rlimit{Cur: limit, Max: limit})
 }

@@ -97,10 +97,10 @@ func standardDescriptors() error {
 // limits takes back what a caller may have set so that something fails half way.
 func limits() error {
 	const endless = unix.RLIM_INFINITY
-	for resource, most := range map[int]uint64{
+	for resource, limit := range map[int]uint64{
 		unix.RLIMIT_CORE: 0, unix.RLIMIT_NOFILE: 1024, unix.RLIMIT_FSIZE: endless, unix.RLIMIT_CPU: endless, unix.RLIMIT_DATA: endless, unix.RLIMIT_AS: endless,
 	} {
-		if err := setLimit(resource, most); err != nil {
+		if err := setLimit(resource, limit); err != nil {
 			return err
 		}
 	}

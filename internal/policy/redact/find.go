@@ -35,7 +35,7 @@ type tail struct {
 // in the first cache of any processor; a small one is made faster than a short answer is read.
 const (
 	fewestBits = 10
-	mostBits   = 15
+	maxBits    = 15
 	sparsity   = 10
 )
 
@@ -94,7 +94,7 @@ func newFinder(patterns [][]byte) *finder {
 	f.escapes = newPlaces(f.texts)
 	f.held = max(fewestHeld, 1<<bits.Len(uint(f.longest-1)))
 	entries := len(f.patterns) * (f.window - 2)
-	f.width = uint(min(max(bits.Len(uint(entries*sparsity)), fewestBits), mostBits))
+	f.width = uint(min(max(bits.Len(uint(entries*sparsity)), fewestBits), maxBits))
 	f.shift = bytes.Repeat([]byte{uint8(f.window - 2)}, 1<<f.width)
 	f.tails = make([]tail, 0, len(f.patterns))
 	for _, p := range f.patterns {

@@ -28,9 +28,9 @@ func isPlain(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.'
 }
 
-// A run of more backslashes than mostApart is one letter, all of it written in one way: each may be one, two or four, and no more
-// than mostReadings of what that gives are kept.
-const mostApart = (mostReadings - 1) / 3
+// A run of more backslashes than maxApart is one letter, all of it written in one way: each may be one, two or four, and no more
+// than maxReadings of what that gives are kept.
+const maxApart = (maxReadings - 1) / 3
 
 // spelling makes texts. Letters that are the same share their ways.
 type spelling map[string][][]byte
@@ -39,7 +39,7 @@ func (s spelling) text(plain []byte) *text {
 	t := &text{plain: plain, longest: len(plain)}
 	for at := 0; at < len(plain); {
 		_, size := utf8.DecodeRune(plain[at:])
-		if run := len(plain[at:]) - len(bytes.TrimLeft(plain[at:], `\`)); run > mostApart {
+		if run := len(plain[at:]) - len(bytes.TrimLeft(plain[at:], `\`)); run > maxApart {
 			size = run
 		}
 		if !isPlain(plain[at]) {
@@ -124,9 +124,9 @@ func (s spelling) ways(of string) [][]byte {
 // Bounds of what is tried, for values and texts that somebody has made so that much of them looks alike: the ways to read what is
 // written up to one letter, the letters that one escape may be the first of, and the bytes before them that are compared.
 const (
-	mostReadings = 32
-	mostFirsts   = 16
-	mostCompared = 16 << 10
+	maxReadings = 32
+	maxFirsts   = 16
+	maxCompared = 16 << 10
 )
 
 // whole is for all of a text, instead of the number of a letter.
@@ -148,7 +148,7 @@ func (t *text) along(raw []byte, number int) (end int, more bool) {
 			more = more || starts(left, part[:len(left)])
 			return
 		}
-		if len(next) < mostReadings && starts(left, part) && !slices.Contains(next, from+len(part)) {
+		if len(next) < maxReadings && starts(left, part) && !slices.Contains(next, from+len(part)) {
 			next = append(next, from+len(part))
 		}
 	}
@@ -243,7 +243,7 @@ func (p *places) next(raw []byte, from, to int) int {
 		try := func(l place) {
 			before := l.plain[:l.escaped[l.number].at]
 			start := at - len(before)
-			if start < from || found >= 0 && start >= found || tried == mostFirsts || compared > mostCompared {
+			if start < from || found >= 0 && start >= found || tried == maxFirsts || compared > maxCompared {
 				return
 			}
 			for n := len(before) - 1; n >= 0; n-- {

@@ -23,8 +23,8 @@ const (
 	// does not. Data that is held back comes on top.
 	firstBuffer   = 2 << 10
 	largestBuffer = 32 << 10
-	// mostEmptyReads is how often a source may have nothing to say before it counts as broken.
-	mostEmptyReads = 100
+	// maxEmptyReads is how often a source may have nothing to say before it counts as broken.
+	maxEmptyReads = 100
 )
 
 // NewReader reads src with every value replaced, as [Values.Text] does it to the whole, however src is cut into reads.
@@ -114,7 +114,7 @@ func (r *reader) fill() error {
 		copy(bigger, r.buf[:held])
 		r.buf = bigger
 	}
-	for range mostEmptyReads {
+	for range maxEmptyReads {
 		n, err := r.src.Read(r.buf[held:])
 		r.end += n
 		if n > 0 || err != nil {

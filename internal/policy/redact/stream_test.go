@@ -331,8 +331,8 @@ func TestMemoryOfAStreamIsBounded(t *testing.T) {
 	if used > 1<<20 {
 		t.Errorf("took %d bytes in all", used)
 	}
-	if most := largestBuffer + v.finder.longest; cap(r.(*reader).buf) > most {
-		t.Errorf("holds %d bytes, more than %d", cap(r.(*reader).buf), most)
+	if limit := largestBuffer + v.finder.longest; cap(r.(*reader).buf) > limit {
+		t.Errorf("holds %d bytes, more than %d", cap(r.(*reader).buf), limit)
 	}
 }
 

@@ -421,4 +421,6 @@ func readSteps(root *os.Root, path string, do func(Step) error) error {
 }
 
 // clip shortens a text, at a character's border.
-func clip(text string, most int) string { return strings.ToValidUTF8(texts.Clip(text, most), "\uFFFD") }
+func clip(text string, limit int) string {
+	return strings.ToValidUTF8(texts.Clip(text, limit), "\uFFFD")
+}

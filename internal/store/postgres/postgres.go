@@ -22,8 +22,8 @@ import (
 	"github.com/clawjail/clawjail/internal/store/sqldb"
 )
 
-// leastConns is what a pool needs at least: the schema is locked on one connection and changed on another.
-const leastConns = 4
+// minConns is what a pool needs at least: the schema is locked on one connection and changed on another.
+const minConns = 4
 
 // DB is a store.Store, which says what its methods promise.
 type DB struct {
@@ -48,7 +48,7 @@ func Open(ctx context.Context, databaseURL string) (*DB, error) {
 	settings["timezone"] = "UTC"
 	// The promises of package store hold at this level; a stricter one would only make transactions fail that must be retried.
 	settings["default_transaction_isolation"] = "read committed"
-	config.MaxConns = max(config.MaxConns, leastConns)
+	config.MaxConns = max(config.MaxConns, minConns)
 	config.AfterConnect = keepCommits
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {

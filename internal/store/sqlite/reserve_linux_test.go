@@ -49,8 +49,8 @@ func TestWhatIsReservedCanBeWrittenOnAFullDisk(t *testing.T) {
 			}
 			seq := int64(0)
 			// write appends rows until there is no room, or the most, and says how many bytes their details have.
-			write := func(most int64) (n int64, err error) {
-				for n < most {
+			write := func(limit int64) (n int64, err error) {
+				for n < limit {
 					next := row("n1", seq+1)
 					next.Detail = make([]byte, 4<<10)
 					if err := db.AppendAudit(t.Context(), []store.AuditRow{next}); err != nil {

@@ -33,8 +33,8 @@ type Shelf struct {
 	idle map[string][]*Browser
 }
 
-// mostIdle bounds the unused ones of one kind.
-const mostIdle = 2
+// maxIdle bounds the unused ones of one kind.
+const maxIdle = 2
 
 // Browser is a browser that outlives the test that has started it.
 type Browser struct {
@@ -103,7 +103,7 @@ func (s *Shelf) pick(kind string) *Browser {
 // put has one that is tidy lent again.
 func (s *Shelf) put(b *Browser) {
 	s.mu.Lock()
-	full := len(s.idle[b.kind]) >= mostIdle
+	full := len(s.idle[b.kind]) >= maxIdle
 	if !full {
 		if s.idle == nil {
 			s.idle = make(map[string][]*Browser)

@@ -17,9 +17,9 @@ func (q *queue) push(p []byte) {
 }
 
 // from returns up to most bytes from an offset on. They are good until the next push.
-func (q *queue) from(offset, most int) []byte {
+func (q *queue) from(offset, limit int) []byte {
 	rest := q.bytes[q.head+offset:]
-	return rest[:min(len(rest), most)]
+	return rest[:min(len(rest), limit)]
 }
 
 // smallQueue is how many bytes of room a queue keeps that is empty.

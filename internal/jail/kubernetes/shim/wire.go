@@ -162,14 +162,14 @@ func WriteMessage(w io.Writer, message any) error {
 // ReadMessage reads one, and nothing behind it.
 func ReadMessage(r io.Reader, into any) error { return readMessage(r, maxMessage, into) }
 
-func readMessage(r io.Reader, most uint32, into any) error {
+func readMessage(r io.Reader, limit uint32, into any) error {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return err
 	}
 	length := binary.BigEndian.Uint32(head[:])
-	if length > most {
-		return problem.New(problem.TooLarge, "", "a message has %d bytes, more than %d", length, most)
+	if length > limit {
+		return problem.New(problem.TooLarge, "", "a message has %d bytes, more than %d", length, limit)
 	}
 	// Memory is taken for bytes that have arrived, not for the announced length.
 	body, err := io.ReadAll(io.LimitReader(r, int64(length)))
