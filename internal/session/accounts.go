@@ -72,112 +72,112 @@ const releaseLimit = 5 * time.Second
 
 // permit does everything that comes before the jail: the record, and in an operator session grant and leases. It begins with what it can
 // refuse without changing anything.
-func (s *Service) permit(ctx context.Context, r *session) (audit.Pending, error) {
-	if r.plan.mode == ModeRefresh {
-		return s.permitRefresh(ctx, r)
+func (svc *Service) permit(ctx context.Context, s *session) (audit.Pending, error) {
+	if s.plan.mode == ModeRefresh {
+		return svc.permitRefresh(ctx, s)
 	}
-	fields := audit.Fields{"mode": r.plan.mode, "access": string(r.plan.access), "browser": string(r.plan.shape.build)}
-	if r.plan.mode == ModeClean {
-		r.policy = s.Policy
-		if r.by.AgentID() != "" {
-			r.policy.Advice = egress.Advice(r.by.Name)
+	fields := audit.Fields{"mode": s.plan.mode, "access": string(s.plan.access), "browser": string(s.plan.shape.build)}
+	if s.plan.mode == ModeClean {
+		s.policy = svc.Policy
+		if s.by.AgentID() != "" {
+			s.policy.Advice = egress.Advice(s.by.Name)
 		}
-		return s.Records.Begin(ctx, s.intent(r, r.by.Actor(), string(identity.SessionOpen), "", fields))
+		return svc.Records.Begin(ctx, svc.intent(s, s.by.Actor(), string(identity.SessionOpen), "", fields))
 	}
-	g, standing, err := s.verify(ctx, r)
+	g, standing, err := svc.verify(ctx, s)
 	if err != nil {
-		s.Records.Note(audit.Event{Action: string(identity.SessionOpenOperator), Result: audit.Refused, Tenant: r.plan.tenant, Actor: r.by.Actor(),
-			Session: r.id, Detail: audit.NewDetail(audit.Fields{"code": problem.CodeOf(err), "domains": audit.Names(r.plan.domains)})})
+		svc.Records.Note(audit.Event{Action: string(identity.SessionOpenOperator), Result: audit.Refused, Tenant: s.plan.tenant, Actor: s.by.Actor(),
+			Session: s.id, Detail: audit.NewDetail(audit.Fields{"code": problem.CodeOf(err), "domains": audit.Names(s.plan.domains)})})
 		return nil, err
 	}
-	if r.policy, err = s.egress(g); err != nil {
+	if s.policy, err = svc.egress(g); err != nil {
 		return nil, err
 	}
-	fields["grant_id"], fields["domains"], fields["domain_count"] = g.ID, audit.Names(r.plan.domains), len(r.plan.domains)
+	fields["grant_id"], fields["domains"], fields["domain_count"] = g.ID, audit.Names(s.plan.domains), len(s.plan.domains)
 	if ids := standing.IDs(); len(ids) > 0 {
 		fields["permission_ids"] = ids
 		// This is set before the permissions are used: taking one back then looks for the sessions that have it.
-		s.mu.Lock()
-		r.permissions = ids
-		s.mu.Unlock()
+		svc.mu.Lock()
+		s.permissions = ids
+		svc.mu.Unlock()
 	}
 	fields["egress_domains"], fields["egress_domain_count"] = audit.Names(g.EgressDomains), len(g.EgressDomains)
-	record, err := s.Records.Begin(ctx, s.intent(r, r.by.Actor(), string(identity.SessionOpenOperator), "", fields))
+	record, err := svc.Records.Begin(ctx, svc.intent(s, s.by.Actor(), string(identity.SessionOpenOperator), "", fields))
 	if err != nil {
 		return nil, err
 	}
-	if err := s.lease(ctx, r); err != nil {
+	if err := svc.lease(ctx, s); err != nil {
 		return record, err
 	}
 	// Late, so that what is refused before does not cost a grant: a template that is missing, a host daemon that is away.
-	if _, err := s.jailSpecOf(ctx, r.plan.shape); err != nil {
+	if _, err := svc.jailSpecOf(ctx, s.plan.shape); err != nil {
 		return record, err
 	}
 	if len(standing.Permissions) > 0 {
-		g, err = s.Accounts.Grants.UsePermissions(ctx, standing, r.want())
+		g, err = svc.Accounts.Grants.UsePermissions(ctx, standing, s.want())
 	} else {
-		g, err = s.Accounts.Grants.Use(ctx, r.plan.token, r.want())
+		g, err = svc.Accounts.Grants.Use(ctx, s.plan.token, s.want())
 	}
 	if err != nil {
 		return record, err
 	}
-	s.mu.Lock()
-	r.grant = g
-	s.mu.Unlock()
+	svc.mu.Lock()
+	s.grant = g
+	svc.mu.Unlock()
 	return record, nil
 }
 
 // want is what a session wants to do with its grant.
-func (r *session) want() grant.Want {
-	return grant.Want{Tenant: r.plan.tenant, Session: r.id, Caller: r.plan.origin, Agent: r.by.AgentID(), Domains: r.plan.domains,
-		Access: r.plan.access, Actor: r.by.Actor()}
+func (s *session) want() grant.Want {
+	return grant.Want{Tenant: s.plan.tenant, Session: s.id, Caller: s.plan.origin, Agent: s.by.AgentID(), Domains: s.plan.domains,
+		Access: s.plan.access, Actor: s.by.Actor()}
 }
 
 // verify refuses an operator session without changing anything. The standing permission is of an agent that has no token.
-func (s *Service) verify(ctx context.Context, r *session) (g grant.Grant, standing grant.Standing, err error) {
-	if err := s.Authority.OperatorMode(ctx, r.plan.tenant); err != nil {
+func (svc *Service) verify(ctx context.Context, s *session) (g grant.Grant, standing grant.Standing, err error) {
+	if err := svc.Authority.OperatorMode(ctx, s.plan.tenant); err != nil {
 		return grant.Grant{}, grant.Standing{}, err
 	}
-	if err := s.isOrigin(r); err != nil {
+	if err := svc.isOrigin(s); err != nil {
 		return grant.Grant{}, grant.Standing{}, err
 	}
-	if r.plan.token.IsZero() && r.by.AgentID() != "" {
-		if standing, err = s.standing(ctx, r); err != nil {
+	if s.plan.token.IsZero() && s.by.AgentID() != "" {
+		if standing, err = svc.standing(ctx, s); err != nil {
 			return grant.Grant{}, grant.Standing{}, err
 		}
 		g = standing.Grant
-	} else if g, err = s.Accounts.Grants.Verify(ctx, r.plan.token, r.want()); err != nil {
+	} else if g, err = svc.Accounts.Grants.Verify(ctx, s.plan.token, s.want()); err != nil {
 		return grant.Grant{}, grant.Standing{}, err
 	}
-	return g, standing, s.usable(ctx, r, g, standing)
+	return g, standing, svc.usable(ctx, s, g, standing)
 }
 
 // standing is what permissions let an agent do that has no token. It waits for a person where they say so.
-func (s *Service) standing(ctx context.Context, r *session) (grant.Standing, error) {
-	if err := s.Authority.AccountPermissions(ctx, r.plan.tenant); err != nil {
+func (svc *Service) standing(ctx context.Context, s *session) (grant.Standing, error) {
+	if err := svc.Authority.AccountPermissions(ctx, s.plan.tenant); err != nil {
 		return grant.Standing{}, err
 	}
-	standing, err := s.Accounts.Grants.Permitted(ctx, r.want())
+	standing, err := svc.Accounts.Grants.Permitted(ctx, s.want())
 	if err != nil || len(standing.Asks) == 0 {
 		return standing, err
 	}
 	for _, domain := range standing.Asks {
-		if s.Accounts.Ask == nil {
+		if svc.Accounts.Ask == nil {
 			return grant.Standing{}, grant.NotAllowed(domain, "the use of the account of %s has to be approved by a person, and nobody can be asked", domain)
 		}
-		if err := s.Accounts.Ask(ctx, r.by, domain, r.plan.access); err != nil {
+		if err := svc.Accounts.Ask(ctx, s.by, domain, s.plan.access); err != nil {
 			return grant.Standing{}, err
 		}
 	}
-	return s.Accounts.Grants.Permitted(ctx, r.want())
+	return svc.Accounts.Grants.Permitted(ctx, s.want())
 }
 
 // usable refuses a session whose accounts are not there, or not for its access.
-func (s *Service) usable(ctx context.Context, r *session, g grant.Grant, standing grant.Standing) error {
+func (svc *Service) usable(ctx context.Context, s *session, g grant.Grant, standing grant.Standing) error {
 	within := g
-	within.Access = string(r.plan.access)
-	for _, domain := range r.plan.domains {
-		set, err := s.Accounts.Vault.Cookies(ctx, r.plan.tenant, domain)
+	within.Access = string(s.plan.access)
+	for _, domain := range s.plan.domains {
+		set, err := svc.Accounts.Vault.Cookies(ctx, s.plan.tenant, domain)
 		if problem.CodeOf(err) == problem.NotFound {
 			return problem.New(problem.NotFound, "import one: clawjail cookies import FILE --domain "+domain,
 				"there is no account of %s", domain)
@@ -185,9 +185,9 @@ func (s *Service) usable(ctx context.Context, r *session, g grant.Grant, standin
 		if err != nil {
 			return err
 		}
-		r.watch.know(set)
-		if r.stored == "" && len(set.Storage) > 0 {
-			r.stored = set.Storage[0].Origin
+		s.watch.know(set)
+		if s.stored == "" && len(set.Storage) > 0 {
+			s.stored = set.Storage[0].Origin
 		}
 		if len(standing.Permissions) > 0 && !standing.For(domain, set.ID) {
 			return grant.NotAllowed(domain, "the permission is for an account of %s that was removed, and not for the one that is there now", domain)
@@ -197,7 +197,7 @@ func (s *Service) usable(ctx context.Context, r *session, g grant.Grant, standin
 		}
 		// The storage of pages has no expiry that is known.
 		if len(set.Storage) == 0 && !slices.ContainsFunc(set.Cookies, func(c vault.CookieInfo) bool { return !c.Expired }) {
-			s.Records.Note(audit.Event{Action: actionRefresh, Result: audit.Refused, Tenant: r.plan.tenant, Actor: r.by.Actor(), Session: r.id, Target: domain,
+			svc.Records.Note(audit.Event{Action: actionRefresh, Result: audit.Refused, Tenant: s.plan.tenant, Actor: s.by.Actor(), Session: s.id, Target: domain,
 				Detail: audit.NewDetail(audit.Fields{"reason": ReasonExpired})})
 			return problem.New(problem.NeedsRefresh, "log in to "+domain+" again, and import its cookies",
 				"every cookie of the account of %s has expired", domain)
@@ -208,33 +208,33 @@ func (s *Service) usable(ctx context.Context, r *session, g grant.Grant, standin
 
 // isOrigin refuses a session that says to be asked for by another one that is not its caller's. The origin is then
 // compared with the grant.
-func (s *Service) isOrigin(r *session) error {
-	if r.plan.origin == "" {
+func (svc *Service) isOrigin(s *session) error {
+	if s.plan.origin == "" {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	origin := s.find(r.plan.origin)
-	if origin == nil || origin.state != StateReady || origin.plan.tenant != r.plan.tenant || origin.by.Actor() != r.by.Actor() {
+	svc.mu.Lock()
+	defer svc.mu.Unlock()
+	origin := svc.find(s.plan.origin)
+	if origin == nil || origin.state != StateReady || origin.plan.tenant != s.plan.tenant || origin.by.Actor() != s.by.Actor() {
 		return problem.New(problem.GrantWrongOrigin, "name a session that is open, and that you have opened", "the session %s is not yours, or is not open",
-			quote(r.plan.origin))
+			quote(s.plan.origin))
 	}
 	return nil
 }
 
 // lease makes a session one of those that use its accounts.
-func (s *Service) lease(ctx context.Context, r *session) error {
-	s.releaseOld(ctx)
-	s.mu.Lock()
-	r.leased = true // also when the answer is lost
-	s.mu.Unlock()
+func (svc *Service) lease(ctx context.Context, s *session) error {
+	svc.releaseOld(ctx)
+	svc.mu.Lock()
+	s.leased = true // also when the answer is lost
+	svc.mu.Unlock()
 	waiting, cancel := context.WithTimeout(ctx, endingLimit)
 	defer cancel()
 	for {
-		ending := s.endingWith(r.plan) // before it is asked, so that none ends unseen in between
-		now := s.Now()
-		busy, err := s.Accounts.Leases.LeaseCookieSets(ctx, store.Lease{Tenant: r.plan.tenant, Session: r.id, Node: s.Accounts.Node,
-			At: now, ExpiresAt: now.Add(r.plan.ttl + leaseLate)}, r.plan.domains)
+		ending := svc.endingWith(s.plan) // before it is asked, so that none ends unseen in between
+		now := svc.Now()
+		busy, err := svc.Accounts.Leases.LeaseCookieSets(ctx, store.Lease{Tenant: s.plan.tenant, Session: s.id, Node: svc.Accounts.Node,
+			At: now, ExpiresAt: now.Add(s.plan.ttl + leaseLate)}, s.plan.domains)
 		if errors.Is(err, store.ErrNotFound) {
 			return problem.Wrap(err, problem.NotFound, "import it again: clawjail cookies import FILE", "an account was removed at this moment")
 		}
@@ -265,13 +265,13 @@ const leaseLate = time.Hour
 const endingLimit = 20 * time.Second
 
 // endingWith is the oldest session that is being closed and still has one of the accounts that a session wants.
-func (s *Service) endingWith(p plan) (oldest *session) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range s.sessions {
-		if r.state == StateClosing && r.leased && r.plan.tenant == p.tenant && (oldest == nil || r.created.Before(oldest.created)) &&
-			slices.ContainsFunc(r.plan.domains, func(domain string) bool { return slices.Contains(p.domains, domain) }) {
-			oldest = r
+func (svc *Service) endingWith(p plan) (oldest *session) {
+	svc.mu.Lock()
+	defer svc.mu.Unlock()
+	for _, s := range svc.sessions {
+		if s.state == StateClosing && s.leased && s.plan.tenant == p.tenant && (oldest == nil || s.created.Before(oldest.created)) &&
+			slices.ContainsFunc(s.plan.domains, func(domain string) bool { return slices.Contains(p.domains, domain) }) {
+			oldest = s
 		}
 	}
 	return oldest
@@ -279,49 +279,49 @@ func (s *Service) endingWith(p plan) (oldest *session) {
 
 // release gives the leases of a session back, of which nothing is left. Leases that stay would lock its account for long, so it is
 // tried again.
-func (s *Service) release(r *session) {
-	if !r.leased { // it does not change once the session is open, or given up
+func (svc *Service) release(s *session) {
+	if !s.leased { // it does not change once the session is open, or given up
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.background), releaseLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(svc.background), releaseLimit)
 	defer cancel()
-	err := s.Accounts.Leases.ReleaseLeases(ctx, r.id)
+	err := svc.Accounts.Leases.ReleaseLeases(ctx, s.id)
 	if err != nil {
-		s.Log.Error("give back the accounts of a session; it is tried again", "session", r.id, "error", err)
+		svc.Log.Error("give back the accounts of a session; it is tried again", "session", s.id, "error", err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r.leased = false // not before: endingWith is about sessions that have their accounts
+	svc.mu.Lock()
+	defer svc.mu.Unlock()
+	s.leased = false // not before: endingWith is about sessions that have their accounts
 	if err != nil {
-		s.unfreed = append(s.unfreed, r.id)
+		svc.unfreed = append(svc.unfreed, s.id)
 	}
 }
 
 // releaseOld tries once more what release could not do: other nodes need the accounts, too.
-func (s *Service) releaseOld(ctx context.Context) {
-	s.mu.Lock()
-	old := s.unfreed
-	s.unfreed = nil
-	s.mu.Unlock()
+func (svc *Service) releaseOld(ctx context.Context) {
+	svc.mu.Lock()
+	old := svc.unfreed
+	svc.unfreed = nil
+	svc.mu.Unlock()
 	for _, id := range old {
 		bounded, cancel := context.WithTimeout(ctx, releaseLimit)
-		err := s.Accounts.Leases.ReleaseLeases(bounded, id)
+		err := svc.Accounts.Leases.ReleaseLeases(bounded, id)
 		cancel()
 		if err != nil {
-			s.Log.Debug("give back the accounts of a session", "session", id, "error", err)
-			s.mu.Lock()
-			s.unfreed = append(s.unfreed, id)
-			s.mu.Unlock()
+			svc.Log.Debug("give back the accounts of a session", "session", id, "error", err)
+			svc.mu.Lock()
+			svc.unfreed = append(svc.unfreed, id)
+			svc.mu.Unlock()
 		}
 	}
 }
 
 // egress is what an operator session may reach: the domains of its grant and the others that the grant names, each with
 // what is below it. A private destination of the configuration is reached only when it is one of these.
-func (s *Service) egress(g grant.Grant) (policy.Policy, error) {
+func (svc *Service) egress(g grant.Grant) (policy.Policy, error) {
 	var rules []policy.Rule
 	named := slices.Concat(g.Domains, g.EgressDomains)
-	for _, rule := range s.Policy.Rules {
+	for _, rule := range svc.Policy.Rules {
 		host, err := hostport.ParseHost(rule.Host.String())
 		if err == nil && slices.ContainsFunc(named, func(domain string) bool { return cookies.Within(host.String(), domain) }) {
 			rules = append(rules, rule)

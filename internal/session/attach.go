@@ -48,31 +48,31 @@ type attachment struct {
 // Attach adds a DevTools client to a session. Everything that it sends and receives passes the guard: it can drive the
 // browser and cannot read the accounts. It is use of the session for as long as it is attached. It ends with ctx's principal's token, with the session, and with Close; the
 // session does not end with it.
-func (s *Service) Attach(ctx context.Context, by identity.Principal, id string) (Devtools, error) {
-	ctx, r, b, done, err := s.use(ctx, by, identity.SessionAttach, id)
+func (svc *Service) Attach(ctx context.Context, by identity.Principal, id string) (Devtools, error) {
+	ctx, s, b, done, err := svc.use(ctx, by, identity.SessionAttach, id)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	if err := s.mayAttach(r, by, identity.SessionAttach); err != nil {
+	if err := svc.mayAttach(s, by, identity.SessionAttach); err != nil {
 		return nil, err
 	}
-	record, err := s.Records.Begin(ctx, s.intent(r, by.Actor(), string(identity.SessionAttach), "", audit.Fields{"scope": string(by.Scope)}))
+	record, err := svc.Records.Begin(ctx, svc.intent(s, by.Actor(), string(identity.SessionAttach), "", audit.Fields{"scope": string(by.Scope)}))
 	if err != nil {
 		return nil, err
 	}
-	a := &attachment{s: s, r: r, by: by, record: record, filmed: make(chan struct{})}
+	a := &attachment{s: svc, r: s, by: by, record: record, filmed: make(chan struct{})}
 	if err := a.enter(); err != nil {
 		record.End(outcome(err, nil))
 		return nil, err
 	}
-	o := guard.Options{Mode: guard.Clean, Scrub: r.values, Refused: a.noteRefused, Seen: a.noteSeen}
-	if r.plan.mode == ModeOperator {
+	o := guard.Options{Mode: guard.Clean, Scrub: s.values, Refused: a.noteRefused, Seen: a.noteSeen}
+	if s.plan.mode == ModeOperator {
 		o.Mode = guard.Operator
 	}
 	client, err := b.Attach(ctx, o)
 	if err != nil {
-		err = s.why(ctx, r, err)
+		err = svc.why(ctx, s, err)
 		a.leave()
 		record.End(outcome(err, nil))
 		return nil, err
@@ -81,23 +81,23 @@ func (s *Service) Attach(ctx context.Context, by identity.Principal, id string) 
 		record.End(outcome(err, nil))
 		return nil, err
 	}
-	unwatch := by.Ended(s.Now, func() { a.cut(errTokenEnded) })
+	unwatch := by.Ended(svc.Now, func() { a.cut(errTokenEnded) })
 	a.unwatch.Store(&unwatch)
 	if a.closed.Load() { // by a person who has taken over, meanwhile
 		unwatch()
 	}
-	s.Log.Info("DevTools client attached", "session", id, "by", by.Actor())
+	svc.Log.Info("DevTools client attached", "session", id, "by", by.Actor())
 	return a, nil
 }
 
 // Devtools describes the browser that a DevTools client would attach to. The caller needs the right to attach.
-func (s *Service) Devtools(ctx context.Context, by identity.Principal, id string) (browser.Version, error) {
-	_, r, b, done, err := s.use(ctx, by, identity.SessionAttach, id)
+func (svc *Service) Devtools(ctx context.Context, by identity.Principal, id string) (browser.Version, error) {
+	_, s, b, done, err := svc.use(ctx, by, identity.SessionAttach, id)
 	if err != nil {
 		return browser.Version{}, err
 	}
 	defer done()
-	if err := s.mayAttach(r, by, identity.SessionAttach); err != nil {
+	if err := svc.mayAttach(s, by, identity.SessionAttach); err != nil {
 		return browser.Version{}, err
 	}
 	return b.Version(), nil

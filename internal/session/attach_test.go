@@ -19,9 +19,9 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-func attach(t *testing.T, s *Service, id string) Devtools {
+func attach(t *testing.T, svc *Service, id string) Devtools {
 	t.Helper()
-	client, err := s.Attach(t.Context(), admin, id)
+	client, err := svc.Attach(t.Context(), admin, id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,10 +29,10 @@ func attach(t *testing.T, s *Service, id string) Devtools {
 }
 
 func TestADevtoolsClientIsGuardedCountedAndOnRecord(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, OpenRequest{})
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := mustOpen(t, svc, OpenRequest{})
 		b := w.all()[jail.Name(out.Jail)].browser
-		client := attach(t, s, out.ID)
+		client := attach(t, svc, out.ID)
 		if len(b.guards) != 1 || b.guards[0].Mode != guard.Clean {
 			t.Fatalf("the guards are %+v", b.guards)
 		}
@@ -50,45 +50,45 @@ func TestADevtoolsClientIsGuardedCountedAndOnRecord(t *testing.T) {
 			}
 		}
 		// Disconnecting is not closing.
-		if got := mustGet(t, s, out.ID); got.State != StateReady {
+		if got := mustGet(t, svc, out.ID); got.State != StateReady {
 			t.Errorf("the session is %s", got.State)
 		}
 	})
 }
 
 func TestSessionsWithToolsHaveNoDevtoolsAndRunNoScript(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, OpenRequest{Access: "tools"})
-		_, err := s.Attach(t.Context(), admin, out.ID)
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := mustOpen(t, svc, OpenRequest{Access: "tools"})
+		_, err := svc.Attach(t.Context(), admin, out.ID)
 		wantCode(t, err, problem.Forbidden)
-		_, err = s.IssueToken(t.Context(), admin, out.ID, identity.ScopeCDP, 0)
+		_, err = svc.IssueToken(t.Context(), admin, out.ID, identity.ScopeCDP, 0)
 		wantCode(t, err, problem.Forbidden)
-		_, err = s.Drive(t.Context(), admin, out.ID, visiting{"about:blank", time.Second, browser.Evaluates})
+		_, err = svc.Drive(t.Context(), admin, out.ID, visiting{"about:blank", time.Second, browser.Evaluates})
 		wantCode(t, err, problem.ActEvaluateDisabled)
 		// With cdp all three are possible.
-		out = mustOpen(t, s, OpenRequest{Access: "cdp"})
-		if err := attach(t, s, out.ID).Close(); err != nil {
+		out = mustOpen(t, svc, OpenRequest{Access: "cdp"})
+		if err := attach(t, svc, out.ID).Close(); err != nil {
 			t.Error(err)
 		}
-		if _, err := s.Drive(t.Context(), admin, out.ID, visiting{"about:blank", time.Second, browser.Evaluates}); err != nil {
+		if _, err := svc.Drive(t.Context(), admin, out.ID, visiting{"about:blank", time.Second, browser.Evaluates}); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
 func TestTheNumberOfDevtoolsClientsIsBounded(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
-		out := mustOpen(t, s, OpenRequest{})
+	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
+		out := mustOpen(t, svc, OpenRequest{})
 		var all []Devtools
 		for range maxAttached {
-			all = append(all, attach(t, s, out.ID))
+			all = append(all, attach(t, svc, out.ID))
 		}
-		_, err := s.Attach(t.Context(), admin, out.ID)
+		_, err := svc.Attach(t.Context(), admin, out.ID)
 		wantCode(t, err, problem.RateLimited)
 		if err := all[0].Close(); err != nil {
 			t.Fatal(err)
 		}
-		all[0] = attach(t, s, out.ID)
+		all[0] = attach(t, svc, out.ID)
 		for _, client := range all {
 			if err := client.Close(); err != nil {
 				t.Error(err)
@@ -99,11 +99,11 @@ func TestTheNumberOfDevtoolsClientsIsBounded(t *testing.T) {
 
 // Messages that one tenant's clients do not read leave memory for those of another.
 func TestMessagesOfOneTenantLeaveRoomForThoseOfOthers(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
 		w.tenants = 2
 		const step = 1 << 20
 		fill := func(tenant string, spare int64) (taken int64) {
-			out := mustOpen(t, s, OpenRequest{Tenant: tenant})
+			out := mustOpen(t, svc, OpenRequest{Tenant: tenant})
 			room := w.all()[jail.Name(out.Jail)].browser.room
 			for room.Take(step, spare) {
 				taken += step
@@ -127,7 +127,7 @@ func TestMessagesOfOneTenantLeaveRoomForThoseOfOthers(t *testing.T) {
 			t.Errorf("the first tenant takes %d bytes more", n)
 		}
 		var held int64
-		for _, amount := range s.Held(quota.Holder{Tenant: "a"}) {
+		for _, amount := range svc.Held(quota.Holder{Tenant: "a"}) {
 			if amount.Kind == quota.Messages() {
 				held = amount.Held.Tenant
 			}
@@ -139,18 +139,18 @@ func TestMessagesOfOneTenantLeaveRoomForThoseOfOthers(t *testing.T) {
 }
 
 func TestATokenIsGoodForItsSessionItsScopeAndItsTime(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
-		out, other := mustOpen(t, s, OpenRequest{}), mustOpen(t, s, OpenRequest{})
+	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
+		out, other := mustOpen(t, svc, OpenRequest{}), mustOpen(t, svc, OpenRequest{})
 		redeem := func(scope Scope) identity.Principal {
 			t.Helper()
-			made, err := s.IssueToken(t.Context(), admin, out.ID, scope, time.Minute)
+			made, err := svc.IssueToken(t.Context(), admin, out.ID, scope, time.Minute)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if !strings.HasPrefix(made.Token, TokenPrefix) || len(made.Token) < 40 || made.Scope != scope || made.Session != out.ID {
 				t.Errorf("the token is %+v", made)
 			}
-			p, err := s.Redeem(t.Context(), made.Token)
+			p, err := svc.Redeem(t.Context(), made.Token)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -166,27 +166,27 @@ func TestATokenIsGoodForItsSessionItsScopeAndItsTime(t *testing.T) {
 		}{
 			{view, look, ""}, {view, steer, problem.Forbidden}, {control, look, ""}, {control, steer, ""}, {cdp, steer, ""},
 		} {
-			_, err := s.Drive(t.Context(), test.by, out.ID, test.op)
+			_, err := svc.Drive(t.Context(), test.by, out.ID, test.op)
 			wantCode(t, err, test.want)
-			_, err = s.Drive(t.Context(), test.by, other.ID, test.op)
+			_, err = svc.Drive(t.Context(), test.by, other.ID, test.op)
 			if test.want == "" {
 				test.want = problem.NotFound
 			}
 			wantCode(t, err, test.want)
 		}
 		for _, by := range []identity.Principal{view, control, cdp} {
-			_, err := s.Open(t.Context(), by, OpenRequest{})
+			_, err := svc.Open(t.Context(), by, OpenRequest{})
 			wantCode(t, err, problem.Forbidden)
-			_, err = s.Close(t.Context(), by, out.ID)
+			_, err = svc.Close(t.Context(), by, out.ID)
 			wantCode(t, err, problem.Forbidden)
-			_, err = s.IssueToken(t.Context(), by, out.ID, identity.ScopeView, 0)
+			_, err = svc.IssueToken(t.Context(), by, out.ID, identity.ScopeView, 0)
 			wantCode(t, err, problem.Forbidden)
-			_, err = s.List(t.Context(), by, "", true)
+			_, err = svc.List(t.Context(), by, "", true)
 			wantCode(t, err, problem.Forbidden)
 		}
-		_, err := s.Attach(t.Context(), control, out.ID)
+		_, err := svc.Attach(t.Context(), control, out.ID)
 		wantCode(t, err, problem.Forbidden)
-		client, err := s.Attach(t.Context(), cdp, out.ID)
+		client, err := svc.Attach(t.Context(), cdp, out.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,13 +204,13 @@ func TestATokenIsGoodForItsSessionItsScopeAndItsTime(t *testing.T) {
 }
 
 func TestTokensThatAreNotGoodAreRefused(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
-		out := mustOpen(t, s, OpenRequest{})
+	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
+		out := mustOpen(t, svc, OpenRequest{})
 		for _, life := range []time.Duration{-time.Second, time.Millisecond, MaxTokenLife + 1} {
-			_, err := s.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, life)
+			_, err := svc.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, life)
 			wantCode(t, err, problem.BadLimit)
 		}
-		_, err := s.IssueToken(t.Context(), admin, out.ID, "everything", 0)
+		_, err := svc.IssueToken(t.Context(), admin, out.ID, "everything", 0)
 		wantCode(t, err, problem.BadRequest)
 		// A token ends with the key of who makes it, and says so.
 		brief := admin
@@ -220,77 +220,77 @@ func TestTokensThatAreNotGoodAreRefused(t *testing.T) {
 			life time.Duration
 			ends time.Time
 		}{{brief, time.Minute, brief.ExpiresAt}, {brief, time.Second, time.Now().Add(time.Second)}, {admin, time.Minute, time.Now().Add(time.Minute)}} {
-			made, err := s.IssueToken(t.Context(), c.by, out.ID, identity.ScopeView, c.life)
+			made, err := svc.IssueToken(t.Context(), c.by, out.ID, identity.ScopeView, c.life)
 			if err != nil || !made.ExpiresAt.Equal(c.ends) {
 				t.Errorf("it ends at %s instead of %s: %v", made.ExpiresAt, c.ends, err)
 			}
 		}
-		_, err = s.Redeem(t.Context(), TokenPrefix+"AAAA")
+		_, err = svc.Redeem(t.Context(), TokenPrefix+"AAAA")
 		wantCode(t, err, problem.Unauthorized)
-		short, err := s.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Second)
+		short, err := svc.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
-		long, err := s.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Minute)
+		long, err := svc.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Second)
-		_, err = s.Redeem(t.Context(), short.Token)
+		_, err = svc.Redeem(t.Context(), short.Token)
 		wantCode(t, err, problem.Unauthorized)
-		if _, err := s.Redeem(t.Context(), long.Token); err != nil {
+		if _, err := svc.Redeem(t.Context(), long.Token); err != nil {
 			t.Error(err)
 		}
-		if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
+		if _, err := svc.Close(t.Context(), admin, out.ID); err != nil {
 			t.Fatal(err)
 		}
-		_, err = s.Redeem(t.Context(), long.Token)
+		_, err = svc.Redeem(t.Context(), long.Token)
 		wantCode(t, err, problem.Unauthorized)
 	})
 }
 
 func TestTheNumberOfTokensIsBoundedByThoseThatAreGood(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
-		out := mustOpen(t, s, OpenRequest{Idle: "1h", TTL: "1h"})
+	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
+		out := mustOpen(t, svc, OpenRequest{Idle: "1h", TTL: "1h"})
 		for range maxTokens {
-			if _, err := s.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Minute); err != nil {
+			if _, err := svc.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Minute); err != nil {
 				t.Fatal(err)
 			}
 		}
-		_, err := s.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Minute)
+		_, err := svc.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Minute)
 		wantCode(t, err, problem.RateLimited)
 		time.Sleep(time.Minute)
-		if _, err := s.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Minute); err != nil {
+		if _, err := svc.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Minute); err != nil {
 			t.Error(err)
 		}
-		if len(s.tokens) != 1 {
-			t.Errorf("%d are kept", len(s.tokens))
+		if len(svc.tokens) != 1 {
+			t.Errorf("%d are kept", len(svc.tokens))
 		}
 	})
 }
 
 func TestARecordingForAuditHasEveryStep(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
-		out := mustOpen(t, s, OpenRequest{Record: RecordAudit})
-		if _, err := visit(s, t.Context(), admin, out.ID, "https://example.com/", 0); err != nil {
+	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
+		out := mustOpen(t, svc, OpenRequest{Record: RecordAudit})
+		if _, err := visit(svc, t.Context(), admin, out.ID, "https://example.com/", 0); err != nil {
 			t.Fatal(err)
 		}
-		client := attach(t, s, out.ID)
-		s.sessions[out.ID].attachedOnly().noteSeen("Input.dispatchKeyEvent")
+		client := attach(t, svc, out.ID)
+		svc.sessions[out.ID].attachedOnly().noteSeen("Input.dispatchKeyEvent")
 		time.Sleep(filmEvery + time.Millisecond)
 		synctest.Wait()
 		// Also what it does in its last moment.
-		s.sessions[out.ID].attachedOnly().noteSeen("Page.navigate")
-		s.sessions[out.ID].attachedOnly().noteSeen("Page.reload")
+		svc.sessions[out.ID].attachedOnly().noteSeen("Page.navigate")
+		svc.sessions[out.ID].attachedOnly().noteSeen("Page.reload")
 		if err := client.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
+		if _, err := svc.Close(t.Context(), admin, out.ID); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		var page strings.Builder
-		if err := s.WriteRecording(t.Context(), admin, out.ID, &page); err != nil {
+		if err := svc.WriteRecording(t.Context(), admin, out.ID, &page); err != nil {
 			t.Fatal(err)
 		}
 		for _, want := range []string{"navigate", "https://example.com/", "cdp", "1 commands", "2 commands", "data:image/png;base64,"} {
@@ -301,14 +301,14 @@ func TestARecordingForAuditHasEveryStep(t *testing.T) {
 		// Others are told what they are told of a session that never was.
 		stranger := identity.Principal{Kind: identity.KindOperator, ID: "o1", Tenant: "rival", Role: identity.RoleAdmin}
 		for _, id := range []string{out.ID, "s_aaaaaaaaaaaaaaaa"} {
-			wantCode(t, s.WriteRecording(t.Context(), stranger, id, &page), problem.NotFound)
+			wantCode(t, svc.WriteRecording(t.Context(), stranger, id, &page), problem.NotFound)
 		}
 	})
 }
 
 // attachedOnly is the one client that a session has.
-func (r *session) attachedOnly() *attachment {
-	for a := range r.attached {
+func (s *session) attachedOnly() *attachment {
+	for a := range s.attached {
 		return a
 	}
 	return nil
@@ -375,13 +375,13 @@ func TestValuesOfInjectedCookiesAreTakenOutOfErrors(t *testing.T) {
 // Attached clients are told why their session ends, also before the end is complete.
 func TestAClientIsToldWhatEndedItsSession(t *testing.T) {
 	for name, test := range map[string]struct {
-		end  func(t *testing.T, w *world, s *Service, out Session)
+		end  func(t *testing.T, w *world, svc *Service, out Session)
 		code string
 		says string
 	}{
-		"its time is up": {func(_ *testing.T, w *world, s *Service, _ Session) { time.Sleep(2 * time.Minute) }, problem.SessionClosed, "its time of 2m0s was up"},
-		"closed": {func(t *testing.T, _ *world, s *Service, out Session) {
-			if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
+		"its time is up": {func(_ *testing.T, w *world, svc *Service, _ Session) { time.Sleep(2 * time.Minute) }, problem.SessionClosed, "its time of 2m0s was up"},
+		"closed": {func(t *testing.T, _ *world, svc *Service, out Session) {
+			if _, err := svc.Close(t.Context(), admin, out.ID); err != nil {
 				t.Error(err)
 			}
 		}, problem.SessionClosed, "closed by admin"},
@@ -398,12 +398,12 @@ func TestAClientIsToldWhatEndedItsSession(t *testing.T) {
 				t.Error("it is let through")
 			}
 		}, problem.CookiesLost, "the cookies with it"},
-		"clawjail is stopped": {func(_ *testing.T, _ *world, s *Service, _ Session) { go s.Shutdown(context.Background()) }, problem.SessionClosed, "was stopped"},
+		"clawjail is stopped": {func(_ *testing.T, _ *world, svc *Service, _ Session) { go svc.Shutdown(context.Background()) }, problem.SessionClosed, "was stopped"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-				out := mustOpen(t, s, OpenRequest{TTL: "2m", Idle: "1m"})
-				client, err := s.Attach(t.Context(), admin, out.ID)
+			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+				out := mustOpen(t, svc, OpenRequest{TTL: "2m", Idle: "1m"})
+				client, err := svc.Attach(t.Context(), admin, out.ID)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -413,7 +413,7 @@ func TestAClientIsToldWhatEndedItsSession(t *testing.T) {
 					told <- client.Err()
 				}()
 				release := w.holding("forget") // the pipe is closed before
-				go test.end(t, w, s, out)
+				go test.end(t, w, svc, out)
 				<-client.Done()
 				time.Sleep(time.Second)
 				release()

@@ -24,36 +24,36 @@ type Authority interface {
 }
 
 // object is a session as the authority sees it.
-func (r *session) object() identity.Object {
-	return identity.Object{Tenant: r.plan.tenant, Agent: r.by.AgentID(), Session: r.id}
+func (s *session) object() identity.Object {
+	return identity.Object{Tenant: s.plan.tenant, Agent: s.by.AgentID(), Session: s.id}
 }
 
 // Stopping is closed when a session begins to end.
-func (s *Service) Stopping(ctx context.Context, by identity.Principal, id string) (<-chan struct{}, error) {
-	r, err := s.permitted(ctx, by, identity.SessionRead, id)
+func (svc *Service) Stopping(ctx context.Context, by identity.Principal, id string) (<-chan struct{}, error) {
+	s, err := svc.permitted(ctx, by, identity.SessionRead, id)
 	if err != nil {
 		return nil, err
 	}
-	return r.stop, nil
+	return s.stop, nil
 }
 
 // permitted returns a session that a principal may do something with. The error is the same for another principal's session
 // and for one that does not exist.
-func (s *Service) permitted(ctx context.Context, by identity.Principal, op identity.Operation, id string) (*session, error) {
-	s.mu.Lock()
-	r := s.find(id)
-	s.mu.Unlock()
+func (svc *Service) permitted(ctx context.Context, by identity.Principal, op identity.Operation, id string) (*session, error) {
+	svc.mu.Lock()
+	s := svc.find(id)
+	svc.mu.Unlock()
 	// The difference between "may not" and "is not" must not tell that it exists.
 	object := identity.Object{Tenant: by.TenantOr(""), Agent: by.AgentID(), Session: id}
-	if r != nil {
-		object = r.object()
+	if s != nil {
+		object = s.object()
 	}
-	err := s.Authority.AuthorizeWith(ctx, by, op, object)
-	if problem.CodeOf(err) == problem.NotFound || err == nil && r == nil {
+	err := svc.Authority.AuthorizeWith(ctx, by, op, object)
+	if problem.CodeOf(err) == problem.NotFound || err == nil && s == nil {
 		return nil, notFound(id)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return r, nil
+	return s, nil
 }

@@ -172,35 +172,35 @@ func TestSessionOfSomebodyElseIsToldFromNoneByNothing(t *testing.T) {
 		"another agent of the tenant":         agentIn(store.DefaultTenant, "a3"),
 		"an agent of another tenant, same id": agentIn(other, "a1"),
 	}
-	calls := map[string]func(ctx context.Context, s *Service, by identity.Principal, id string) error{
-		"Get": func(ctx context.Context, s *Service, by identity.Principal, id string) error {
-			_, err := s.Get(ctx, by, id)
+	calls := map[string]func(ctx context.Context, svc *Service, by identity.Principal, id string) error{
+		"Get": func(ctx context.Context, svc *Service, by identity.Principal, id string) error {
+			_, err := svc.Get(ctx, by, id)
 			return err
 		},
-		"Close": func(ctx context.Context, s *Service, by identity.Principal, id string) error {
-			_, err := s.Close(ctx, by, id)
+		"Close": func(ctx context.Context, svc *Service, by identity.Principal, id string) error {
+			_, err := svc.Close(ctx, by, id)
 			return err
 		},
-		"Navigate": func(ctx context.Context, s *Service, by identity.Principal, id string) error {
-			_, err := visit(s, ctx, by, id, "https://example.com/", 0)
+		"Navigate": func(ctx context.Context, svc *Service, by identity.Principal, id string) error {
+			_, err := visit(svc, ctx, by, id, "https://example.com/", 0)
 			return err
 		},
-		"Screenshot": func(ctx context.Context, s *Service, by identity.Principal, id string) error {
-			_, err := photograph(s, ctx, by, id)
+		"Screenshot": func(ctx context.Context, svc *Service, by identity.Principal, id string) error {
+			_, err := photograph(svc, ctx, by, id)
 			return err
 		},
-		"Recorded": func(ctx context.Context, s *Service, by identity.Principal, id string) error {
-			_, _, err := s.Recorded(ctx, by, id, 1)
+		"Recorded": func(ctx context.Context, svc *Service, by identity.Principal, id string) error {
+			_, _, err := svc.Recorded(ctx, by, id, 1)
 			return err
 		},
-		"WaitGone": func(ctx context.Context, s *Service, by identity.Principal, id string) error {
+		"WaitGone": func(ctx context.Context, svc *Service, by identity.Principal, id string) error {
 			ctx, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
-			_, err := s.WaitGone(ctx, by, id)
+			_, err := svc.WaitGone(ctx, by, id)
 			return err
 		},
-		"Capture": func(ctx context.Context, s *Service, by identity.Principal, id string) error {
-			return s.Capture(ctx, by, id, []string{"example.com"}, func(weblogin.Login) error { return errPlanted })
+		"Capture": func(ctx context.Context, svc *Service, by identity.Principal, id string) error {
+			return svc.Capture(ctx, by, id, []string{"example.com"}, func(weblogin.Login) error { return errPlanted })
 		},
 	}
 	withAccounts(t, nil, func(t *testing.T, a *accounts) {

@@ -104,17 +104,17 @@ func (t *turn) within(ctx context.Context) (context.Context, func()) {
 func seized(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errTurn) }
 
 // takenOver is what everybody gets who uses a session that a person has in hand.
-func takenOver(r *session) error {
+func takenOver(s *session) error {
 	return problem.Wrap(errTurn, problem.TakenOver,
-		"wait until it is handed back (`clawjail session show "+r.id+"` says so), then take a new snapshot: the page may have changed",
-		"a person has taken over session %s", r.id)
+		"wait until it is handed back (`clawjail session show "+s.id+"` says so), then take a new snapshot: the page may have changed",
+		"a person has taken over session %s", s.id)
 }
 
 // held says whether a person has a session's browser in hand. The caller holds no lock.
-func (s *Service) held(r *session) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return r.grip != nil && r.grip.firm
+func (svc *Service) held(s *session) bool {
+	svc.mu.Lock()
+	defer svc.mu.Unlock()
+	return s.grip != nil && s.grip.firm
 }
 
 // controlOf is a takeover as it is shown. The caller holds s.mu.

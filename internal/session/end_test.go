@@ -14,27 +14,27 @@ import (
 )
 
 func TestSessionEndsWhenItsTimeIsUpHoweverBusyItIs(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, OpenRequest{TTL: "20m"})
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := mustOpen(t, svc, OpenRequest{TTL: "20m"})
 		for range 19 {
 			time.Sleep(time.Minute)
-			if _, err := visit(s, t.Context(), admin, out.ID, "about:blank", 0); err != nil {
+			if _, err := visit(svc, t.Context(), admin, out.ID, "about:blank", 0); err != nil {
 				t.Fatal(err)
 			}
 		}
 		time.Sleep(time.Minute - time.Nanosecond)
 		synctest.Wait()
-		if got := mustGet(t, s, out.ID); got.State != StateReady {
+		if got := mustGet(t, svc, out.ID); got.State != StateReady {
 			t.Fatalf("it is %s too early", got.State)
 		}
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
-		got := mustGet(t, s, out.ID)
+		got := mustGet(t, svc, out.ID)
 		if got.State != StateClosed || got.Ended.Cause != CauseExpired || !got.Ended.At.Equal(*out.ExpiresAt) {
 			t.Errorf("it ended as %+v", got.Ended)
 		}
 		w.nothingLeft(t)
-		_, err := visit(s, t.Context(), admin, out.ID, "about:blank", 0)
+		_, err := visit(svc, t.Context(), admin, out.ID, "about:blank", 0)
 		wantCode(t, err, problem.SessionClosed)
 	})
 }
@@ -43,13 +43,13 @@ func TestSessionEndsWhenItsTimeIsUpHoweverBusyItIs(t *testing.T) {
 func TestTimeThatAMachineSleepsCounts(t *testing.T) {
 	var slept atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(slept.Load())) }
-	inBubble(t, func(o *Options) { o.Now = now }, func(t *testing.T, _ *world, s *Service) {
-		out := mustOpen(t, s, OpenRequest{})
-		link, err := s.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Hour)
+	inBubble(t, func(o *Options) { o.Now = now }, func(t *testing.T, _ *world, svc *Service) {
+		out := mustOpen(t, svc, OpenRequest{})
+		link, err := svc.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
-		by, err := s.Redeem(t.Context(), link.Token)
+		by, err := svc.Redeem(t.Context(), link.Token)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,12 +63,12 @@ func TestTimeThatAMachineSleepsCounts(t *testing.T) {
 		default:
 		}
 		slept.Store(int64(72 * time.Hour))
-		if _, err := s.Redeem(t.Context(), link.Token); problem.CodeOf(err) != problem.Unauthorized {
+		if _, err := svc.Redeem(t.Context(), link.Token); problem.CodeOf(err) != problem.Unauthorized {
 			t.Errorf("after three days the link of an hour: %v", err)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if got := mustGet(t, s, out.ID); got.State != StateClosed || got.Ended.Cause != CauseIdle && got.Ended.Cause != CauseExpired {
+		if got := mustGet(t, svc, out.ID); got.State != StateClosed || got.Ended.Cause != CauseIdle && got.Ended.Cause != CauseExpired {
 			t.Errorf("after three days it is %s: %+v", got.State, got.Ended)
 		}
 		select {
@@ -81,13 +81,13 @@ func TestTimeThatAMachineSleepsCounts(t *testing.T) {
 
 func TestSessionThatNobodyUsesIsClosed(t *testing.T) {
 	for name, test := range map[string]struct {
-		use  func(t *testing.T, w *world, s *Service, id string)
+		use  func(t *testing.T, w *world, svc *Service, id string)
 		kept bool
 	}{
 		"nothing":                  {func(*testing.T, *world, *Service, string) {}, false},
-		"looking at it is not use": {func(t *testing.T, _ *world, s *Service, id string) { mustGet(t, s, id) }, false},
-		"a request": {func(t *testing.T, _ *world, s *Service, id string) {
-			if _, err := visit(s, t.Context(), admin, id, "about:blank", 0); err != nil {
+		"looking at it is not use": {func(t *testing.T, _ *world, svc *Service, id string) { mustGet(t, svc, id) }, false},
+		"a request": {func(t *testing.T, _ *world, svc *Service, id string) {
+			if _, err := visit(svc, t.Context(), admin, id, "about:blank", 0); err != nil {
 				t.Error(err)
 			}
 		}, true},
@@ -100,20 +100,20 @@ func TestSessionThatNobodyUsesIsClosed(t *testing.T) {
 		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-				out := mustOpen(t, s, OpenRequest{})
-				time.Sleep(s.Sessions.Idle - time.Second)
-				test.use(t, w, s, out.ID)
+			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+				out := mustOpen(t, svc, OpenRequest{})
+				time.Sleep(svc.Sessions.Idle - time.Second)
+				test.use(t, w, svc, out.ID)
 				time.Sleep(time.Second)
 				synctest.Wait()
-				got := mustGet(t, s, out.ID)
+				got := mustGet(t, svc, out.ID)
 				if test.kept {
 					if got.State != StateReady {
 						t.Fatalf("it is %s although it was used", got.State)
 					}
-					time.Sleep(s.Sessions.Idle - time.Second)
+					time.Sleep(svc.Sessions.Idle - time.Second)
 					synctest.Wait()
-					got = mustGet(t, s, out.ID)
+					got = mustGet(t, svc, out.ID)
 				}
 				if got.State != StateClosed || got.Ended.Cause != CauseIdle {
 					t.Errorf("it is %s, %+v", got.State, got.Ended)
@@ -124,18 +124,18 @@ func TestSessionThatNobodyUsesIsClosed(t *testing.T) {
 }
 
 func TestRequestInFlightIsUse(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, OpenRequest{Idle: "10s"})
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := mustOpen(t, svc, OpenRequest{Idle: "10s"})
 		go func() {
 			time.Sleep(time.Minute)
 			w.all()[jail.Name(out.Jail)].browser.navigate <- nil
 		}()
-		if _, err := visit(s, t.Context(), admin, out.ID, "slow", 2*time.Minute); err != nil {
+		if _, err := visit(svc, t.Context(), admin, out.ID, "slow", 2*time.Minute); err != nil {
 			t.Fatalf("it was cut off: %v", err)
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if got := mustGet(t, s, out.ID); got.Ended == nil || got.Ended.Cause != CauseIdle {
+		if got := mustGet(t, svc, out.ID); got.Ended == nil || got.Ended.Cause != CauseIdle {
 			t.Errorf("it is %s afterwards", got.State)
 		}
 	})
@@ -154,26 +154,26 @@ func TestBrowserThatEndsEndsItsSession(t *testing.T) {
 		"unowned":      {jail.Exit{Signal: "killed", Cause: jail.CauseOwnerLost}, CauseOwnerLost, problem.SessionClosed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
 				w.stderr = "first\nlast\n"
-				out := mustOpen(t, s, OpenRequest{})
+				out := mustOpen(t, svc, OpenRequest{})
 				answer := make(chan error)
 				go func() {
-					_, err := visit(s, t.Context(), admin, out.ID, "slow", 0)
+					_, err := visit(svc, t.Context(), admin, out.ID, "slow", 0)
 					answer <- err
 				}()
 				synctest.Wait()
 				w.die(out.Jail, test.how)
 				wantCode(t, <-answer, test.code) // who waited is told the reason, not that a pipe broke
 				synctest.Wait()
-				got := mustGet(t, s, out.ID)
+				got := mustGet(t, svc, out.ID)
 				if got.State != StateClosed || got.Ended.Cause != test.cause || *got.Ended.ExitCode != test.how.Code ||
 					got.Ended.Signal != test.how.Signal || !slices.Equal(got.Ended.LimitsHit, test.how.Hit) ||
 					!slices.Equal(got.Ended.Stderr, []string{"first", "last"}) {
 					t.Errorf("it ended as %+v", got.Ended)
 				}
 				w.nothingLeft(t)
-				_, err := photograph(s, t.Context(), admin, out.ID)
+				_, err := photograph(svc, t.Context(), admin, out.ID)
 				wantCode(t, err, test.code)
 			})
 		})
@@ -181,15 +181,15 @@ func TestBrowserThatEndsEndsItsSession(t *testing.T) {
 }
 
 func TestASessionThatWasClosedSaysWhichLimitsItHit(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
 		w.stderr, w.hit = "first\nlast\n", []jail.LimitName{jail.LimitTasks}
-		out := mustOpen(t, s, OpenRequest{})
+		out := mustOpen(t, svc, OpenRequest{})
 		synctest.Wait()
-		if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
+		if _, err := svc.Close(t.Context(), admin, out.ID); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		got := mustGet(t, s, out.ID)
+		got := mustGet(t, svc, out.ID)
 		if got.Ended.Cause != CauseClosed || got.Ended.ExitCode != nil || !slices.Equal(got.Ended.LimitsHit, []jail.LimitName{jail.LimitDisk, jail.LimitTasks}) ||
 			!slices.Equal(got.Ended.Stderr, []string{"first", "last"}) {
 			t.Errorf("it ended as %+v", got.Ended)
@@ -198,11 +198,11 @@ func TestASessionThatWasClosedSaysWhichLimitsItHit(t *testing.T) {
 }
 
 func TestCloseReturnsBeforeTheJailIsRemoved(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, OpenRequest{})
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := mustOpen(t, svc, OpenRequest{})
 		release := w.holding("destroy")
 		b := w.all()[jail.Name(out.Jail)].browser
-		got, err := s.Close(t.Context(), admin, out.ID)
+		got, err := svc.Close(t.Context(), admin, out.ID)
 		if err != nil || got.State != StateClosing || got.Ended.Cause != CauseClosed {
 			t.Fatalf("closing says %+v, %v", got, err)
 		}
@@ -215,19 +215,19 @@ func TestCloseReturnsBeforeTheJailIsRemoved(t *testing.T) {
 		if _, admitted := w.left(); admitted != 0 {
 			t.Error("the gateway still knows it")
 		}
-		_, err = visit(s, t.Context(), admin, out.ID, "about:blank", 0)
+		_, err = visit(svc, t.Context(), admin, out.ID, "about:blank", 0)
 		wantCode(t, err, problem.SessionClosed)
 		// It is accounted for until it is gone.
-		if open, _ := s.List(t.Context(), admin, "", false); len(open) != 0 {
+		if open, _ := svc.List(t.Context(), admin, "", false); len(open) != 0 {
 			t.Errorf("it is listed among the open ones: %+v", open)
 		}
-		if all, _ := s.List(t.Context(), admin, "", true); len(all) != 1 || all[0].State != StateClosing {
+		if all, _ := svc.List(t.Context(), admin, "", true); len(all) != 1 || all[0].State != StateClosing {
 			t.Errorf("all are %+v", all)
 		}
-		if st := s.Status(); st.Sessions != 0 || st.Closing != 1 {
+		if st := svc.Status(); st.Sessions != 0 || st.Closing != 1 {
 			t.Errorf("the status is %+v", st)
 		}
-		again, err := s.Close(t.Context(), admin, out.ID)
+		again, err := svc.Close(t.Context(), admin, out.ID)
 		if err != nil || again.State != StateClosing {
 			t.Errorf("closing again says %s, %v", again.State, err)
 		}
@@ -235,130 +235,130 @@ func TestCloseReturnsBeforeTheJailIsRemoved(t *testing.T) {
 			time.Sleep(3 * time.Second)
 			release()
 		}()
-		gone, err := s.WaitGone(t.Context(), admin, out.ID)
+		gone, err := svc.WaitGone(t.Context(), admin, out.ID)
 		if err != nil || gone.State != StateClosed || gone.Ended.Teardown == nil || *gone.Ended.Teardown != 3000 {
 			t.Errorf("at the end it is %+v, %v", gone.Ended, err)
 		}
-		if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
+		if _, err := svc.Close(t.Context(), admin, out.ID); err != nil {
 			t.Errorf("closing what is gone: %v", err)
 		}
 	})
 }
 
 func TestWaitingForTheEndEndsWithItsContext(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
-		out := mustOpen(t, s, OpenRequest{})
+	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
+		out := mustOpen(t, svc, OpenRequest{})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := s.WaitGone(ctx, admin, out.ID)
+		_, err := svc.WaitGone(ctx, admin, out.ID)
 		wantCode(t, err, problem.Timeout)
 	})
 }
 
 func TestSessionCanBeClosedWhileItOpens(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
 		defer w.holding("connect")()
 		answer := make(chan error)
 		go func() {
-			_, err := s.Open(t.Context(), admin, OpenRequest{})
+			_, err := svc.Open(t.Context(), admin, OpenRequest{})
 			answer <- err
 		}()
 		synctest.Wait()
-		open, _ := s.List(t.Context(), admin, "", false)
+		open, _ := svc.List(t.Context(), admin, "", false)
 		if len(open) != 1 || open[0].State != StateOpening {
 			t.Fatalf("the list is %+v", open)
 		}
-		_, err := visit(s, t.Context(), admin, open[0].ID, "about:blank", 0)
+		_, err := visit(svc, t.Context(), admin, open[0].ID, "about:blank", 0)
 		wantCode(t, err, problem.Conflict)
-		if _, err := s.Close(t.Context(), admin, open[0].ID); err != nil {
+		if _, err := svc.Close(t.Context(), admin, open[0].ID); err != nil {
 			t.Fatal(err)
 		}
 		wantCode(t, <-answer, problem.SessionClosed)
 		w.nothingLeft(t)
-		if got := mustGet(t, s, open[0].ID); got.State != StateClosed || got.Ended.Cause != CauseClosed {
+		if got := mustGet(t, svc, open[0].ID); got.State != StateClosed || got.Ended.Cause != CauseClosed {
 			t.Errorf("it is %s, %+v", got.State, got.Ended)
 		}
 	})
 }
 
 func TestEndedSessionsAreForgottenLater(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
-		out := mustOpen(t, s, OpenRequest{})
-		if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
+	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
+		out := mustOpen(t, svc, OpenRequest{})
+		if _, err := svc.Close(t.Context(), admin, out.ID); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		time.Sleep(endedFor - time.Nanosecond)
-		mustGet(t, s, out.ID)
+		mustGet(t, svc, out.ID)
 		time.Sleep(time.Nanosecond)
-		_, err := s.Get(t.Context(), admin, out.ID)
+		_, err := svc.Get(t.Context(), admin, out.ID)
 		wantCode(t, err, problem.NotFound)
 
-		other := mustOpen(t, s, OpenRequest{Tenant: "beta"})
-		if _, err := s.Close(t.Context(), admin, other.ID); err != nil {
+		other := mustOpen(t, svc, OpenRequest{Tenant: "beta"})
+		if _, err := svc.Close(t.Context(), admin, other.ID); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		for range maxEnded + 5 {
-			last := mustOpen(t, s, OpenRequest{})
-			if _, err := s.Close(t.Context(), admin, last.ID); err != nil {
+			last := mustOpen(t, svc, OpenRequest{})
+			if _, err := svc.Close(t.Context(), admin, last.ID); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
 		}
-		if all, _ := s.List(t.Context(), admin, "default", true); len(all) != maxEnded {
+		if all, _ := svc.List(t.Context(), admin, "default", true); len(all) != maxEnded {
 			t.Errorf("%d ended sessions of a tenant are kept, want %d", len(all), maxEnded)
 		}
-		mustGet(t, s, other.ID) // what one tenant ends takes no place of another's
+		mustGet(t, svc, other.ID) // what one tenant ends takes no place of another's
 	})
 }
 
 func TestDrainingOpensNoNewSessions(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
-		open := mustOpen(t, s, OpenRequest{})
-		s.Drain(true)
-		_, err := s.Open(t.Context(), admin, OpenRequest{})
+	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
+		open := mustOpen(t, svc, OpenRequest{})
+		svc.Drain(true)
+		_, err := svc.Open(t.Context(), admin, OpenRequest{})
 		wantCode(t, err, problem.NodeDraining)
-		_, err = s.OpenRefresh(t.Context(), admin, RefreshRequest{Domain: "example.com"})
+		_, err = svc.OpenRefresh(t.Context(), admin, RefreshRequest{Domain: "example.com"})
 		wantCode(t, err, problem.NodeDraining)
-		wantCode(t, s.Ready(), problem.NodeDraining)
-		if still := mustGet(t, s, open.ID); still.State != StateReady {
+		wantCode(t, svc.Ready(), problem.NodeDraining)
+		if still := mustGet(t, svc, open.ID); still.State != StateReady {
 			t.Errorf("the session that was open is %s", still.State)
 		}
-		s.Drain(false)
-		if err := s.Ready(); err != nil {
+		svc.Drain(false)
+		if err := svc.Ready(); err != nil {
 			t.Error(err)
 		}
-		mustOpen(t, s, OpenRequest{})
+		mustOpen(t, svc, OpenRequest{})
 	})
 }
 
 func TestShutdownEndsEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		s, err := New(w.options(func(o *Options) { o.WarmPool.Size = 2 }))
+		svc, err := New(w.options(func(o *Options) { o.WarmPool.Size = 2 }))
 		if err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		ready := mustOpen(t, s, OpenRequest{})
+		ready := mustOpen(t, svc, OpenRequest{})
 		synctest.Wait()
 		release := w.holding("connect")
 		answer := make(chan error)
 		go func() {
-			_, err := s.Open(t.Context(), admin, OpenRequest{Browser: "full"})
+			_, err := svc.Open(t.Context(), admin, OpenRequest{Browser: "full"})
 			answer <- err
 		}()
 		synctest.Wait()
-		if err := s.Shutdown(t.Context()); err != nil {
+		if err := svc.Shutdown(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		wantCode(t, <-answer, problem.SessionClosed)
 		w.nothingLeft(t)
-		if got := mustGet(t, s, ready.ID); got.Ended.Cause != CauseShutdown {
+		if got := mustGet(t, svc, ready.ID); got.Ended.Cause != CauseShutdown {
 			t.Errorf("it ended as %+v", got.Ended)
 		}
-		_, err = s.Open(t.Context(), admin, OpenRequest{})
+		_, err = svc.Open(t.Context(), admin, OpenRequest{})
 		wantCode(t, err, problem.ShuttingDown)
 		release()
 	})
@@ -367,19 +367,19 @@ func TestShutdownEndsEverything(t *testing.T) {
 func TestShutdownDoesNotWaitForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		s, err := New(w.options())
+		svc, err := New(w.options())
 		if err != nil {
 			t.Fatal(err)
 		}
-		mustOpen(t, s, OpenRequest{})
+		mustOpen(t, svc, OpenRequest{})
 		release := w.holding("destroy")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := s.Shutdown(ctx); err == nil {
+		if err := svc.Shutdown(ctx); err == nil {
 			t.Error("it says that all is gone")
 		}
 		release()
-		if err := s.Shutdown(t.Context()); err != nil {
+		if err := svc.Shutdown(t.Context()); err != nil {
 			t.Error(err)
 		}
 		w.nothingLeft(t)
@@ -387,18 +387,18 @@ func TestShutdownDoesNotWaitForEver(t *testing.T) {
 }
 
 func TestJailIsDestroyedWhenTheHostDaemonComesBack(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, OpenRequest{})
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := mustOpen(t, svc, OpenRequest{})
 		w.failing("destroy", problem.New(problem.HostdUnreachable, "", "it is away"))
-		if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
+		if _, err := svc.Close(t.Context(), admin, out.ID); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		if got := mustGet(t, s, out.ID); got.State != StateClosing {
+		if got := mustGet(t, svc, out.ID); got.State != StateClosing {
 			t.Errorf("it is %s while its jail is there", got.State)
 		}
 		w.failing("destroy", nil)
-		got, err := s.WaitGone(t.Context(), admin, out.ID)
+		got, err := svc.WaitGone(t.Context(), admin, out.ID)
 		if err != nil || got.Ended.TeardownError != "" {
 			t.Errorf("it ended as %+v, %v", got.Ended, err)
 		}
@@ -407,13 +407,13 @@ func TestJailIsDestroyedWhenTheHostDaemonComesBack(t *testing.T) {
 }
 
 func TestTeardownThatFailsIsTold(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, OpenRequest{})
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := mustOpen(t, svc, OpenRequest{})
 		w.failing("destroy", problem.New(problem.JailBusy, "", "busy"))
-		if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
+		if _, err := svc.Close(t.Context(), admin, out.ID); err != nil {
 			t.Fatal(err)
 		}
-		got, err := s.WaitGone(t.Context(), admin, out.ID)
+		got, err := svc.WaitGone(t.Context(), admin, out.ID)
 		if err != nil || got.State != StateClosed || got.Ended.TeardownError == "" {
 			t.Errorf("it ended as %+v, %v", got.Ended, err)
 		}

@@ -320,17 +320,17 @@ func (photographing) Tool() string { return "screenshot" }
 // visitLimit is how long a visit may take that does not say.
 const visitLimit = 30 * time.Second
 
-func visit(s *Service, ctx context.Context, by identity.Principal, id, address string, limit time.Duration) (browser.Result, error) {
+func visit(svc *Service, ctx context.Context, by identity.Principal, id, address string, limit time.Duration) (browser.Result, error) {
 	if limit == 0 {
 		limit = visitLimit
 	}
-	out, err := s.Drive(ctx, by, id, visiting{address, limit, browser.Steers})
+	out, err := svc.Drive(ctx, by, id, visiting{address, limit, browser.Steers})
 	result, _ := out.(browser.Result)
 	return result, err
 }
 
-func photograph(s *Service, ctx context.Context, by identity.Principal, id string) ([]byte, error) {
-	out, err := s.Drive(ctx, by, id, photographing{visiting{"", visitLimit, browser.Looks}})
+func photograph(svc *Service, ctx context.Context, by identity.Principal, id string) ([]byte, error) {
+	out, err := svc.Drive(ctx, by, id, photographing{visiting{"", visitLimit, browser.Looks}})
 	picture, _ := out.(browser.Picture)
 	return picture.Data, err
 }
@@ -637,38 +637,38 @@ func (w *world) options(change ...func(*Options)) Options {
 }
 
 // inBubble runs a test with a Service in a bubble of its own time. Goroutines that are left at the end fail it.
-func inBubble(t *testing.T, change func(*Options), test func(t *testing.T, w *world, s *Service)) {
+func inBubble(t *testing.T, change func(*Options), test func(t *testing.T, w *world, svc *Service)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		if change == nil {
 			change = func(*Options) {}
 		}
-		s, err := New(w.options(change))
+		svc, err := New(w.options(change))
 		if err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		test(t, w, s)
-		if err := s.Shutdown(t.Context()); err != nil {
+		test(t, w, svc)
+		if err := svc.Shutdown(t.Context()); err != nil {
 			t.Errorf("shut down: %v", err)
 		}
 		w.nothingLeft(t)
 	})
 }
 
-func mustOpen(t *testing.T, s *Service, r OpenRequest) Session {
+func mustOpen(t *testing.T, svc *Service, r OpenRequest) Session {
 	t.Helper()
-	out, err := s.Open(t.Context(), admin, r)
+	out, err := svc.Open(t.Context(), admin, r)
 	if err != nil {
 		t.Fatalf("open: %v", err)
 	}
 	return out
 }
 
-func mustGet(t *testing.T, s *Service, id string) Session {
+func mustGet(t *testing.T, svc *Service, id string) Session {
 	t.Helper()
-	out, err := s.Get(t.Context(), admin, id)
+	out, err := svc.Get(t.Context(), admin, id)
 	if err != nil {
 		t.Fatalf("get: %v", err)
 	}

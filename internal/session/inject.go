@@ -37,36 +37,36 @@ type Jar interface {
 const maxNamed = 10
 
 // inject gives the accounts of an operator session to its browser, and looks whether it has taken them.
-func (s *Service) inject(ctx context.Context, r *session) error {
-	if r.plan.mode != ModeOperator {
+func (svc *Service) inject(ctx context.Context, s *session) error {
+	if s.plan.mode != ModeOperator {
 		return nil
 	}
-	began := s.Now()
-	record, err := s.Records.Begin(ctx, s.intent(r, r.by.Actor(), actionInject, "",
-		audit.Fields{"grant_id": r.grant.ID, "domains": audit.Names(r.plan.domains), "domain_count": len(r.plan.domains)}))
+	began := svc.Now()
+	record, err := svc.Records.Begin(ctx, svc.intent(s, s.by.Actor(), actionInject, "",
+		audit.Fields{"grant_id": s.grant.ID, "domains": audit.Names(s.plan.domains), "domain_count": len(s.plan.domains)}))
 	if err != nil {
 		return err
 	}
-	count, err := s.injectAll(ctx, r)
-	record.End(outcome(err, audit.Fields{"grant_id": r.grant.ID, "domains": audit.Names(r.plan.domains), "cookie_count": count.cookies, "origin_count": count.origins}))
+	count, err := svc.injectAll(ctx, s)
+	record.End(outcome(err, audit.Fields{"grant_id": s.grant.ID, "domains": audit.Names(s.plan.domains), "cookie_count": count.cookies, "origin_count": count.origins}))
 	if err != nil {
 		return fmt.Errorf("inject the accounts: %w", err)
 	}
-	s.mu.Lock()
-	r.injected, r.timing.Inject = count, milliseconds(s.Now().Sub(began))
-	s.mu.Unlock()
-	return s.probe(ctx, r)
+	svc.mu.Lock()
+	s.injected, s.timing.Inject = count, milliseconds(svc.Now().Sub(began))
+	svc.mu.Unlock()
+	return svc.probe(ctx, s)
 }
 
 // injected counts what was put into a browser.
 type injected struct{ cookies, origins int }
 
-func (s *Service) injectAll(ctx context.Context, r *session) (count injected, err error) {
+func (svc *Service) injectAll(ctx context.Context, s *session) (count injected, err error) {
 	// From before the first cookie on it is known whether the browser still has what it was given.
-	if err := r.instance.browser.Network(ctx); err != nil {
+	if err := s.instance.browser.Network(ctx); err != nil {
 		return count, err
 	}
-	jar := Jar(r.instance.browser)
+	jar := Jar(s.instance.browser)
 	others, err := jar.Contexts(ctx)
 	if err != nil {
 		return count, err
@@ -77,9 +77,9 @@ func (s *Service) injectAll(ctx context.Context, r *session) (count injected, er
 			clear(v)
 		}
 	}()
-	for _, domain := range r.plan.domains {
-		err := s.Accounts.Vault.UseLogin(ctx, r.plan.tenant, domain, func(l weblogin.Login) error {
-			good, expired, err := sift(l.Cookies, domain, s.Now())
+	for _, domain := range s.plan.domains {
+		err := svc.Accounts.Vault.UseLogin(ctx, s.plan.tenant, domain, func(l weblogin.Login) error {
+			good, expired, err := sift(l.Cookies, domain, svc.Now())
 			if err != nil {
 				return err
 			}
@@ -89,14 +89,14 @@ func (s *Service) injectAll(ctx context.Context, r *session) (count injected, er
 			l.Cookies = good
 			values = append(values, l.Secrets()...)
 			for _, browserContext := range append([]string{""}, others...) {
-				if err := putLogin(ctx, jar, browserContext, r.plan.domains, l, s.Now()); err != nil {
+				if err := putLogin(ctx, jar, browserContext, s.plan.domains, l, svc.Now()); err != nil {
 					return err
 				}
 			}
 			count.cookies, count.origins = count.cookies+len(good), count.origins+len(l.Origins)
-			r.watch.given(domain, good)
+			s.watch.given(domain, good)
 			if len(expired) > 0 {
-				s.needsRefresh(r, Refresh{Domain: domain, Reason: ReasonExpired, Cookies: expired})
+				svc.needsRefresh(s, Refresh{Domain: domain, Reason: ReasonExpired, Cookies: expired})
 			}
 			return nil
 		})
@@ -104,18 +104,18 @@ func (s *Service) injectAll(ctx context.Context, r *session) (count injected, er
 			return count, err
 		}
 		// For people: an injection that is not marked is an injection all the same, and it is on record.
-		if err := s.Accounts.Leases.MarkInjected(ctx, r.plan.tenant, domain, s.Now()); err != nil {
-			s.Log.Warn("mark an account as used", "session", r.id, "domain", domain, "error", err)
+		if err := svc.Accounts.Leases.MarkInjected(ctx, s.plan.tenant, domain, svc.Now()); err != nil {
+			svc.Log.Warn("mark an account as used", "session", s.id, "domain", domain, "error", err)
 		}
 	}
-	if err := s.vet(ctx, r); err != nil {
+	if err := svc.vet(ctx, s); err != nil {
 		return count, err
 	}
 	scrub := redact.New(values...)
-	s.mu.Lock()
-	r.values = scrub
-	s.mu.Unlock()
-	r.instance.browser.Conceal(scrub)
+	svc.mu.Lock()
+	s.values = scrub
+	svc.mu.Unlock()
+	s.instance.browser.Conceal(scrub)
 	return count, nil
 }
 

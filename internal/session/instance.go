@@ -50,13 +50,13 @@ func (i *instance) gone() bool {
 }
 
 // create makes a jail. Its browser starts, and cannot reach anything yet.
-func (s *Service) create(ctx context.Context, b jailSpec) (*instance, error) {
-	j, err := s.Driver.Create(ctx, b.spec)
+func (svc *Service) create(ctx context.Context, b jailSpec) (*instance, error) {
+	j, err := svc.Driver.Create(ctx, b.spec)
 	if err != nil {
 		return nil, err
 	}
-	i := &instance{jail: j, drained: make(chan struct{}), suspected: wake.New(), born: s.Now(), shape: b.shape, key: b.key}
-	s.tasks.Go(func() {
+	i := &instance{jail: j, drained: make(chan struct{}), suspected: wake.New(), born: svc.Now(), shape: b.shape, key: b.key}
+	svc.tasks.Go(func() {
 		defer close(i.drained)
 		i.drain(j.Stdio.Err)
 	})
@@ -64,22 +64,22 @@ func (s *Service) create(ctx context.Context, b jailSpec) (*instance, error) {
 }
 
 // dial waits for the browser's first answer. On error the jail is still there, and its browser says why in the error.
-func (s *Service) dial(ctx context.Context, i *instance) error {
-	within, cancel := pace.Within(ctx, connectLimit, s.Pace, func(limit time.Duration) error {
+func (svc *Service) dial(ctx context.Context, i *instance) error {
+	within, cancel := pace.Within(ctx, connectLimit, svc.Pace, func(limit time.Duration) error {
 		return problem.New(problem.Timeout, "try again when the machine has less to do", "the browser did not answer within %s", limit)
 	})
 	defer cancel()
-	b, err := s.Connect(within, i.jail.Stdio)
+	b, err := svc.Connect(within, i.jail.Stdio)
 	if err != nil {
 		if within.Err() != nil {
 			return context.Cause(within)
 		}
-		return s.deadOnArrival(ctx, i, err)
+		return svc.deadOnArrival(ctx, i, err)
 	}
-	i.browser, i.answered = b, s.Now()
+	i.browser, i.answered = b, svc.Now()
 	// The headless shell has neither policies nor most of what they are about. Hosts whose jails do not let a browser have a
 	// sandbox of its own do not deliver any.
-	if i.shape.build == config.BrowserFull && !s.Unsandboxed {
+	if i.shape.build == config.BrowserFull && !svc.Unsandboxed {
 		if err := b.Administered(within); err != nil {
 			if within.Err() != nil {
 				return context.Cause(within)
@@ -91,10 +91,10 @@ func (s *Service) dial(ctx context.Context, i *instance) error {
 }
 
 // deadOnArrival says why a browser ended before it answered.
-func (s *Service) deadOnArrival(ctx context.Context, i *instance, err error) error {
+func (svc *Service) deadOnArrival(ctx context.Context, i *instance, err error) error {
 	ctx, cancel := context.WithTimeout(ctx, exitLimit)
 	defer cancel()
-	exit, waitErr := s.Driver.Wait(ctx, i.name())
+	exit, waitErr := svc.Driver.Wait(ctx, i.name())
 	if waitErr != nil {
 		return problem.Wrap(errors.Join(err, waitErr), problem.JailFailed, "try again; `clawjail doctor` tries the parts",
 			"the browser could not be reached")
@@ -140,11 +140,11 @@ func ignoreClosed(err error) error {
 
 // destroy ends an instance and returns when the driver has seen that nothing of it is left. It goes on when the
 // caller's context ends: half a teardown leaves resources behind.
-func (s *Service) destroy(ctx context.Context, i *instance) error {
+func (svc *Service) destroy(ctx context.Context, i *instance) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), destroyLimit)
 	defer cancel()
 	hung := i.hangUp()
-	err := s.destroyJail(ctx, i.name())
+	err := svc.destroyJail(ctx, i.name())
 	// The jail's end is closed with the jail; closing ours ends the reader in any case.
 	closed := ignoreClosed(i.jail.Stdio.Err.Close())
 	<-i.drained
@@ -156,18 +156,18 @@ func (s *Service) destroy(ctx context.Context, i *instance) error {
 
 // destroyJail asks for the end of a jail until the host daemon is there to hear it, unless clawjail is being stopped:
 // then the host daemon ends it by itself, because its owner is gone. When this gives up, the host daemon's client goes on.
-func (s *Service) destroyJail(ctx context.Context, name jail.Name) error {
+func (svc *Service) destroyJail(ctx context.Context, name jail.Name) error {
 	pauses, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(s.background, cancel)()
-	return wake.Retry(pauses, 50*time.Millisecond, 5*time.Second, jail.IsAway, func() error { return s.Driver.Destroy(ctx, name) })
+	defer context.AfterFunc(svc.background, cancel)()
+	return wake.Retry(pauses, 50*time.Millisecond, 5*time.Second, jail.IsAway, func() error { return svc.Driver.Destroy(ctx, name) })
 }
 
 // forget cuts an instance off from the gateway. It only logs an error: the gateway has cut the address off,
 // the firewall closes with the jail, and the next session with the address calls Forget again first.
-func (s *Service) forget(i *instance) {
-	if err := s.Gateway.Forget(i.addr(), string(i.name())); err != nil {
-		s.Log.Error("close a jail's connections", "jail", i.name(), "address", i.addr(), "error", err)
+func (svc *Service) forget(i *instance) {
+	if err := svc.Gateway.Forget(i.addr(), string(i.name())); err != nil {
+		svc.Log.Error("close a jail's connections", "jail", i.name(), "address", i.addr(), "error", err)
 	}
 }
 

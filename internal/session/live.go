@@ -53,21 +53,21 @@ type Live struct {
 
 // Watch adds a viewer to a session. A refresh session is watched by its opener only, and any session by at most twenty.
 // Watching is use of a session.
-func (s *Service) Watch(ctx context.Context, by identity.Principal, id string) (*Live, error) {
-	r, b, err := s.ready(ctx, by, identity.SessionWatch, id)
+func (svc *Service) Watch(ctx context.Context, by identity.Principal, id string) (*Live, error) {
+	s, b, err := svc.ready(ctx, by, identity.SessionWatch, id)
 	if err != nil {
 		return nil, err
 	}
-	if r.plan.mode == ModeRefresh && !samePerson(r.by, by) {
-		return nil, s.refuse(r, by, identity.SessionWatch, "live", problem.New(problem.Forbidden, "open one of your own",
-			"only the person who opened the refresh session %s can see it", r.id))
+	if s.plan.mode == ModeRefresh && !samePerson(s.by, by) {
+		return nil, svc.refuse(s, by, identity.SessionWatch, "live", problem.New(problem.Forbidden, "open one of your own",
+			"only the person who opened the refresh session %s can see it", s.id))
 	}
-	record, err := s.Records.Begin(ctx, s.intent(r, by.Actor(), string(identity.SessionWatch), "", audit.Fields{"scope": string(by.Scope)}))
+	record, err := svc.Records.Begin(ctx, svc.intent(s, by.Actor(), string(identity.SessionWatch), "", audit.Fields{"scope": string(by.Scope)}))
 	if err != nil {
 		return nil, err
 	}
-	l := &Live{s: s, r: r, by: by, live: b.Live(), record: record, news: true}
-	l.ctx, l.end = context.WithCancelCause(r.life)
+	l := &Live{s: svc, r: s, by: by, live: b.Live(), record: record, news: true}
+	l.ctx, l.end = context.WithCancelCause(s.life)
 	if err := l.enter(); err != nil {
 		l.end(err)
 		record.End(outcome(err, nil))
@@ -166,10 +166,10 @@ func (l *Live) control() (Sight, bool) {
 }
 
 // tellOfControl tells all viewers of a session which person has control. The caller holds no lock.
-func (s *Service) tellOfControl(r *session) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for l := range r.lives {
+func (svc *Service) tellOfControl(s *session) {
+	svc.mu.Lock()
+	defer svc.mu.Unlock()
+	for l := range s.lives {
 		l.tell() // does not block
 	}
 }
@@ -212,35 +212,35 @@ func (l *Live) Input(ctx context.Context, in browser.LiveInput) (copied string, 
 }
 
 // steer counts as use of a session by the person who has taken it over, until done is called.
-func (s *Service) steer(ctx context.Context, r *session, by identity.Principal) (within context.Context, done func(), err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch g := r.grip; {
-	case r.state != StateReady:
-		return nil, nil, s.endedSoon(r)
+func (svc *Service) steer(ctx context.Context, s *session, by identity.Principal) (within context.Context, done func(), err error) {
+	svc.mu.Lock()
+	defer svc.mu.Unlock()
+	switch g := s.grip; {
+	case s.state != StateReady:
+		return nil, nil, svc.endedSoon(s)
 	case g == nil:
-		return nil, nil, problem.New(problem.Conflict, "take it over first", "session %s is not taken over", r.id)
+		return nil, nil, problem.New(problem.Conflict, "take it over first", "session %s is not taken over", s.id)
 	case !g.of(by):
-		return nil, nil, problem.Wrap(errTurn, problem.TakenOver, "take it over with force, or wait until it is handed back", "%s has taken over session %s", whoHas(g), r.id)
+		return nil, nil, problem.Wrap(errTurn, problem.TakenOver, "take it over with force, or wait until it is handed back", "%s has taken over session %s", whoHas(g), s.id)
 	case !g.firm:
-		return nil, nil, problem.New(problem.Conflict, "try again in a moment", "session %s is changing hands", r.id)
+		return nil, nil, problem.New(problem.Conflict, "try again in a moment", "session %s is changing hands", s.id)
 	}
-	return s.occupy(ctx, r, by)
+	return svc.occupy(ctx, s, by)
 }
 
 // occupy counts a use of a session, in its present turn, and of the token that it is used with. It ends with both. The
 // caller holds s.mu; done takes it.
-func (s *Service) occupy(ctx context.Context, r *session, by identity.Principal) (within context.Context, done func(), err error) {
-	turns := []*turn{r.turn}
+func (svc *Service) occupy(ctx context.Context, s *session, by identity.Principal) (within context.Context, done func(), err error) {
+	turns := []*turn{s.turn}
 	if by.SessionToken != "" {
-		uses := s.usesOf(by)
+		uses := svc.usesOf(by)
 		if uses == nil {
 			return nil, nil, errTokenRevoked
 		}
 		turns = append(turns, uses)
 	}
-	r.using++
-	r.used = s.Now()
+	s.using++
+	s.used = svc.Now()
 	within = ctx
 	var leave []func()
 	for _, t := range turns {
@@ -253,10 +253,10 @@ func (s *Service) occupy(ctx context.Context, r *session, by identity.Principal)
 		for _, left := range leave {
 			left()
 		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		r.using--
-		r.used = s.Now()
+		svc.mu.Lock()
+		defer svc.mu.Unlock()
+		s.using--
+		s.used = svc.Now()
 		for _, t := range turns {
 			t.leave()
 		}

@@ -82,19 +82,19 @@ func addresses(pattern string) *regexp.Regexp {
 }
 
 // probe opens the page of each account that is to be looked at, and goes back to an empty one.
-func (s *Service) probe(ctx context.Context, r *session) error {
-	b := r.instance.browser
+func (svc *Service) probe(ctx context.Context, s *session) error {
+	b := s.instance.browser
 	probed := false
-	for _, domain := range r.plan.domains {
-		l := s.logins[domain]
+	for _, domain := range s.plan.domains {
+		l := svc.logins[domain]
 		if l.ProbeURL == "" {
 			continue
 		}
 		probed = true
-		err := s.record(ctx, r, r.by, identity.SessionUse, l.ProbeURL, audit.Fields{"tool": "probe"}, func() error {
+		err := svc.record(ctx, s, s.by, identity.SessionUse, l.ProbeURL, audit.Fields{"tool": "probe"}, func() error {
 			within, cancel := context.WithTimeout(ctx, probeLimit)
 			defer cancel()
-			r.watch.heads(b, browser.Navigate{URL: l.ProbeURL}, r.plan.domains)
+			s.watch.heads(b, browser.Navigate{URL: l.ProbeURL}, s.plan.domains)
 			_, err := b.Navigate(within, l.ProbeURL)
 			return err
 		})
@@ -102,15 +102,15 @@ func (s *Service) probe(ctx context.Context, r *session) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if r.instance.gone() {
+		if s.instance.gone() {
 			return errors.Join(err, errors.New("the browser has ended"))
 		}
 		if err != nil {
 			// A site that is away is no reason to refuse the session, and none to say that its login is gone.
-			s.Log.Warn("probe an account", "session", r.id, "domain", domain, "error", err)
+			svc.Log.Warn("probe an account", "session", s.id, "domain", domain, "error", err)
 			continue
 		}
-		s.look(ctx, r, b, "")
+		svc.look(ctx, s, b, "")
 	}
 	if !probed {
 		return nil
@@ -122,25 +122,25 @@ func (s *Service) probe(ctx context.Context, r *session) error {
 }
 
 // needsRefresh notes, once, that somebody has to log in again.
-func (s *Service) needsRefresh(r *session, f Refresh) {
-	s.mu.Lock()
-	known := slices.ContainsFunc(r.refresh, func(o Refresh) bool {
+func (svc *Service) needsRefresh(s *session, f Refresh) {
+	svc.mu.Lock()
+	known := slices.ContainsFunc(s.refresh, func(o Refresh) bool {
 		return o.Domain == f.Domain && (o.Reason == ReasonExpired) == (f.Reason == ReasonExpired)
 	})
-	name := r.jail
+	name := s.jail
 	if !known {
-		f.At = s.Now()
-		r.refresh = append(r.refresh, f)
+		f.At = svc.Now()
+		s.refresh = append(s.refresh, f)
 	}
-	s.mu.Unlock()
+	svc.mu.Unlock()
 	if known {
 		return
 	}
 	if f.Reason != ReasonExpired {
-		s.markSignedOut(r, f.Domain, f.Reason)
+		svc.markSignedOut(s, f.Domain, f.Reason)
 	}
-	s.Log.Warn("an account needs a refresh", "session", r.id, "tenant", r.plan.tenant, "domain", f.Domain, "reason", f.Reason)
-	s.Records.Note(audit.Event{Action: actionRefresh, Result: audit.Failed, Tenant: r.plan.tenant, Actor: actorSystem, Session: r.id,
+	svc.Log.Warn("an account needs a refresh", "session", s.id, "tenant", s.plan.tenant, "domain", f.Domain, "reason", f.Reason)
+	svc.Records.Note(audit.Event{Action: actionRefresh, Result: audit.Failed, Tenant: s.plan.tenant, Actor: actorSystem, Session: s.id,
 		Jail: string(name), Target: f.Domain,
 		Detail: audit.NewDetail(audit.Fields{"reason": f.Reason, "cookie_count": len(f.Cookies), "cookie_names": named(f.Cookies)})})
 }

@@ -216,7 +216,7 @@ func TestATabComesFromWhereItWasOrWasSent(t *testing.T) {
 					t.Fatal(err)
 				}
 				a.s.mu.Lock()
-				r := a.s.sessions[out.ID]
+				s := a.s.sessions[out.ID]
 				a.s.mu.Unlock()
 				b := a.browserOf(out)
 				shown := map[string]string{}
@@ -236,7 +236,7 @@ func TestATabComesFromWhereItWasOrWasSent(t *testing.T) {
 						if step.opens {
 							op = browser.OpenTab{URL: step.sent}
 						}
-						arrived = r.watch.heads(b, op, r.plan.domains)
+						arrived = s.watch.heads(b, op, s.plan.domains)
 					}
 					shown[step.tab] = step.shows
 					if step.unseen {
@@ -244,7 +244,7 @@ func TestATabComesFromWhereItWasOrWasSent(t *testing.T) {
 					}
 					show(step.tab)
 					got := ""
-					if asks := a.s.look(t.Context(), r, b, step.tab); asks != nil {
+					if asks := a.s.look(t.Context(), s, b, step.tab); asks != nil {
 						got = asks.Domain
 					}
 					if got != step.asks {

@@ -18,29 +18,29 @@ const vetLimit = 15 * time.Second
 // vet is asked by the gateway for each new connection of a session's browser, before anything is done for it. An error
 // keeps the connection from everything. A browser whose cookies are lost makes its next requests as a stranger: none of
 // them leaves, and the session ends.
-func (s *Service) vet(ctx context.Context, r *session) error {
-	s.mu.Lock()
-	b := r.browser
-	s.mu.Unlock()
+func (svc *Service) vet(ctx context.Context, s *session) error {
+	svc.mu.Lock()
+	b := s.browser
+	svc.mu.Unlock()
 	if b == nil {
-		return problem.New(problem.Conflict, "wait until the session is open", "the browser of session %s is still being started", r.id)
+		return problem.New(problem.Conflict, "wait until the session is open", "the browser of session %s is still being started", s.id)
 	}
 	ctx, cancel := context.WithTimeout(ctx, vetLimit)
 	defer cancel()
 	err := b.Network(ctx)
 	if problem.CodeOf(err) == problem.CookiesLost {
 		// Ending the session here would deadlock: the end waits for the gateway, which waits for this answer. keep ends it.
-		r.noteLost()
-		return s.lostProblem(r)
+		s.noteLost()
+		return svc.lostProblem(s)
 	}
 	return err
 }
 
 // suspect looks whether the cookies are still there, behind the caller.
-func (s *Service) suspect(r *session) {
-	s.tasks.Go(func() { // ends with its limit, or with the session
-		if err := s.vet(r.life, r); err != nil && !r.over() && problem.CodeOf(err) != problem.CookiesLost && problem.CodeOf(err) != problem.AccountLost {
-			s.Log.Warn("look whether a browser has its cookies", "session", r.id, "error", err)
+func (svc *Service) suspect(s *session) {
+	svc.tasks.Go(func() { // ends with its limit, or with the session
+		if err := svc.vet(s.life, s); err != nil && !s.over() && problem.CodeOf(err) != problem.CookiesLost && problem.CodeOf(err) != problem.AccountLost {
+			svc.Log.Warn("look whether a browser has its cookies", "session", s.id, "error", err)
 		}
 	})
 }
@@ -54,21 +54,21 @@ func lostCause(p plan) Cause {
 }
 
 // lostProblem is what somebody gets who uses a session whose browser has lost its cookies.
-func (s *Service) lostProblem(r *session) error {
-	cause := lostCause(r.plan)
-	return problem.New(lostCodes[cause], "open a new one", "session %s ends: %s", r.id, sentence(Ended{Cause: cause}, r.plan))
+func (svc *Service) lostProblem(s *session) error {
+	cause := lostCause(s.plan)
+	return problem.New(lostCodes[cause], "open a new one", "session %s ends: %s", s.id, sentence(Ended{Cause: cause}, s.plan))
 }
 
 // lostCodes are the codes of the two.
 var lostCodes = map[Cause]string{CauseAccountLost: problem.AccountLost, CauseCookiesLost: problem.CookiesLost}
 
 // noteLost says that the cookies of a session are lost. An opening ends with it.
-func (r *session) noteLost() { r.losing.Do(func() { close(r.lost) }) }
+func (s *session) noteLost() { s.losing.Do(func() { close(s.lost) }) }
 
 // unlost is an error when the cookies of a session that is being opened are lost already.
-func (s *Service) unlost(r *session) error {
-	if wake.Closed(r.lost) {
-		return s.lostProblem(r)
+func (svc *Service) unlost(s *session) error {
+	if wake.Closed(s.lost) {
+		return svc.lostProblem(s)
 	}
 	return nil
 }

@@ -90,15 +90,15 @@ func TestASessionEndsWhenItsCookiesAreLost(t *testing.T) {
 // The reason why the process ended is told where the kernel knows it.
 func TestMemoryIsTheReasonWhyCookiesAreLost(t *testing.T) {
 	for _, hit := range [][]jail.LimitName{nil, {jail.LimitMemory}} {
-		inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-			out := mustOpen(t, s, OpenRequest{})
+		inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+			out := mustOpen(t, svc, OpenRequest{})
 			j := w.all()[jail.Name(out.Jail)]
 			j.how = jail.Exit{Hit: hit}
 			close(j.exit)
 			j.browser.lost.Store(true)
 			_ = w.knownAs(j.addr).Vet(t.Context()) // it is refused
 			synctest.Wait()
-			e := mustGet(t, s, out.ID).Ended
+			e := mustGet(t, svc, out.ID).Ended
 			if e == nil || e.Cause != CauseCookiesLost || !slices.Equal(e.LimitsHit, hit) || strings.Contains(e.Message, "memory") != (hit != nil) {
 				t.Errorf("got %+v", e)
 			}
@@ -139,8 +139,8 @@ func TestASessionIsNotOpenedWithoutTheAccountThatItWasGiven(t *testing.T) {
 
 // A browser that does not answer has not said yes.
 func TestAConnectionIsRefusedWhenTheBrowserDoesNotSay(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, OpenRequest{})
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := mustOpen(t, svc, OpenRequest{})
 		synctest.Wait()
 		vet := w.knownAs(w.all()[jail.Name(out.Jail)].addr).Vet
 		w.failOnce("network", errors.New("no answer"))
@@ -150,7 +150,7 @@ func TestAConnectionIsRefusedWhenTheBrowserDoesNotSay(t *testing.T) {
 		if err := vet(t.Context()); err != nil {
 			t.Errorf("the next one is refused as well: %v", err)
 		}
-		if got := mustGet(t, s, out.ID); got.State != StateReady {
+		if got := mustGet(t, svc, out.ID); got.State != StateReady {
 			t.Errorf("it is %s", got.State)
 		}
 	})

@@ -23,8 +23,8 @@ import (
 var sessionID = regexp.MustCompile(`^s_[a-z0-9]{16}$`)
 
 func TestOpenedSessionIsReadyAndMayUseTheGateway(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, OpenRequest{Label: "mine"})
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := mustOpen(t, svc, OpenRequest{Label: "mine"})
 		if out.State != StateReady || out.Browser != "shell" || out.BrowserVersion != "Fake/1" || out.Warm || out.Label != "mine" ||
 			out.Template != "browser" || out.Timing.Clone != 1 || !sessionID.MatchString(out.ID) {
 			t.Errorf("opened %+v", out)
@@ -33,7 +33,7 @@ func TestOpenedSessionIsReadyAndMayUseTheGateway(t *testing.T) {
 		if j == nil || !w.isOpen(j) {
 			t.Fatal("its jail may not use the gateway")
 		}
-		if who := w.knownAs(j.addr); who.Session != out.ID || string(who.Jail) != out.Jail || !reflect.DeepEqual(who.Policy, s.Policy) {
+		if who := w.knownAs(j.addr); who.Session != out.ID || string(who.Jail) != out.Jail || !reflect.DeepEqual(who.Policy, svc.Policy) {
 			t.Errorf("the gateway knows it as %+v", who)
 		}
 		w.before(t, "gateway admit", "driver admit")
@@ -41,10 +41,10 @@ func TestOpenedSessionIsReadyAndMayUseTheGateway(t *testing.T) {
 			j.spec.Program.Argv[0] != "/opt/shell" {
 			t.Errorf("the jail was made from %+v", j.spec)
 		}
-		if !out.ExpiresAt.Equal(out.Ready.Add(s.Sessions.TTL)) || !out.IdleUntil.Equal(out.Ready.Add(s.Sessions.Idle)) {
+		if !out.ExpiresAt.Equal(out.Ready.Add(svc.Sessions.TTL)) || !out.IdleUntil.Equal(out.Ready.Add(svc.Sessions.Idle)) {
 			t.Errorf("it expires %v and is idle %v", out.ExpiresAt, out.IdleUntil)
 		}
-		if got := mustGet(t, s, out.ID); got.Usage == nil || got.Usage.Tasks != 42 || got.Usage.CPU != 1.5 || len(got.Usage.LimitsHit) != 1 {
+		if got := mustGet(t, svc, out.ID); got.Usage == nil || got.Usage.Tasks != 42 || got.Usage.CPU != 1.5 || len(got.Usage.LimitsHit) != 1 {
 			t.Errorf("its usage is %+v", got.Usage)
 		}
 	})
@@ -54,7 +54,7 @@ func TestOpenedSessionIsReadyAndMayUseTheGateway(t *testing.T) {
 func TestFailedOpenLeavesNothing(t *testing.T) {
 	for _, step := range []string{"template", "create", "gateway admit", "driver admit", "connect"} {
 		t.Run(step, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
 				w.failing(step, problem.New(problem.DiskFull, "", "no room"))
 				if step == "connect" {
 					// It ended before it answered: the driver knows how.
@@ -67,14 +67,14 @@ func TestFailedOpenLeavesNothing(t *testing.T) {
 						release()
 					}()
 				}
-				_, err := s.Open(t.Context(), admin, OpenRequest{})
+				_, err := svc.Open(t.Context(), admin, OpenRequest{})
 				want := problem.DiskFull
 				if step == "connect" {
 					want = problem.LimitMemory
 				}
 				wantCode(t, err, want)
 				w.nothingLeft(t)
-				all, _ := s.List(t.Context(), admin, "", true)
+				all, _ := svc.List(t.Context(), admin, "", true)
 				if len(all) != 1 || all[0].State != StateFailed || all[0].Ended.Cause != CauseFailed || all[0].Ended.Message == "" {
 					t.Errorf("it is listed as %+v", all)
 				}
@@ -84,14 +84,14 @@ func TestFailedOpenLeavesNothing(t *testing.T) {
 			continue // it does not wait for anybody
 		}
 		t.Run(step+" cancelled", func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
 				defer w.holding(step)()
 				ctx, cancel := context.WithCancel(t.Context())
 				go func() {
 					synctest.Wait()
 					cancel()
 				}()
-				if _, err := s.Open(ctx, admin, OpenRequest{}); !errors.Is(err, context.Canceled) {
+				if _, err := svc.Open(ctx, admin, OpenRequest{}); !errors.Is(err, context.Canceled) {
 					t.Errorf("the error is %v", err)
 				}
 				w.nothingLeft(t)
@@ -101,21 +101,21 @@ func TestFailedOpenLeavesNothing(t *testing.T) {
 }
 
 func TestABrowserThatDoesNotObeyItsPoliciesOpensNoSession(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		mustOpen(t, s, OpenRequest{Browser: "full"})
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		mustOpen(t, svc, OpenRequest{Browser: "full"})
 		w.failing("administered", problem.New(problem.JailFailed, "", "it opened a local file"))
-		_, err := s.Open(t.Context(), admin, OpenRequest{Browser: "full"})
+		_, err := svc.Open(t.Context(), admin, OpenRequest{Browser: "full"})
 		wantCode(t, err, problem.JailFailed)
-		mustOpen(t, s, OpenRequest{Browser: "shell"}) // it reads none
+		mustOpen(t, svc, OpenRequest{Browser: "shell"}) // it reads none
 	})
 }
 
 func TestBrowserThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	for slow, want := range map[pace.Pace]time.Duration{1: connectLimit, 3: 3 * connectLimit, 900: 12 * connectLimit} {
-		inBubble(t, atPace(slow), func(t *testing.T, w *world, s *Service) {
+		inBubble(t, atPace(slow), func(t *testing.T, w *world, svc *Service) {
 			defer w.holding("connect")()
 			began := time.Now()
-			_, err := s.Open(t.Context(), admin, OpenRequest{})
+			_, err := svc.Open(t.Context(), admin, OpenRequest{})
 			wantCode(t, err, problem.Timeout)
 			if took := time.Since(began); took != want {
 				t.Errorf("at the pace %v it took %s, want %s", slow, took, want)
@@ -136,11 +136,11 @@ func atPace(p pace.Pace) func(*Options) {
 func TestASlowMachinesBrowserIsWaitedFor(t *testing.T) {
 	for _, step := range []string{"connect", "administered"} {
 		for slow, want := range map[pace.Pace]string{1: problem.Timeout, 3: ""} {
-			inBubble(t, atPace(slow), func(t *testing.T, w *world, s *Service) {
+			inBubble(t, atPace(slow), func(t *testing.T, w *world, svc *Service) {
 				release := sync.OnceFunc(w.holding(step))
 				defer release()
 				time.AfterFunc(2*connectLimit, release)
-				_, err := s.Open(t.Context(), admin, OpenRequest{Browser: "full"})
+				_, err := svc.Open(t.Context(), admin, OpenRequest{Browser: "full"})
 				wantCode(t, err, want)
 			})
 		}
@@ -148,7 +148,7 @@ func TestASlowMachinesBrowserIsWaitedFor(t *testing.T) {
 }
 
 func TestLastWordsOfABrowserAreInTheError(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
 		w.stderr = "one\ncannot find \x1b[31mlibnss3.so\n"
 		w.failing("connect", errors.New("eof"))
 		release := w.holding("connect")
@@ -159,7 +159,7 @@ func TestLastWordsOfABrowserAreInTheError(t *testing.T) {
 			}
 			release()
 		}()
-		_, err := s.Open(t.Context(), admin, OpenRequest{})
+		_, err := svc.Open(t.Context(), admin, OpenRequest{})
 		wantCode(t, err, problem.JailFailed)
 		if p, _ := problem.As(err); !strings.Contains(p.Message, "status 127") || !strings.Contains(p.Message, "cannot find \uFFFD[31mlibnss3.so") {
 			t.Errorf("the message is %q", p.Message)
@@ -168,29 +168,29 @@ func TestLastWordsOfABrowserAreInTheError(t *testing.T) {
 }
 
 func TestNoMoreSessionsThanConfigured(t *testing.T) {
-	inBubble(t, func(o *Options) { o.Sessions.Max = 2 }, func(t *testing.T, w *world, s *Service) {
-		first := mustOpen(t, s, OpenRequest{})
-		mustOpen(t, s, OpenRequest{})
-		_, err := s.Open(t.Context(), admin, OpenRequest{})
+	inBubble(t, func(o *Options) { o.Sessions.Max = 2 }, func(t *testing.T, w *world, svc *Service) {
+		first := mustOpen(t, svc, OpenRequest{})
+		mustOpen(t, svc, OpenRequest{})
+		_, err := svc.Open(t.Context(), admin, OpenRequest{})
 		wantCode(t, err, problem.TooManySessions)
 		if w.count("create") != 2 {
 			t.Error("a jail was made for a session that was refused")
 		}
-		if _, err := s.Close(t.Context(), admin, first.ID); err != nil {
+		if _, err := svc.Close(t.Context(), admin, first.ID); err != nil {
 			t.Fatal(err)
 		}
-		mustOpen(t, s, OpenRequest{}) // its place is free at once
+		mustOpen(t, svc, OpenRequest{}) // its place is free at once
 	})
 }
 
 func TestNoTenantAndNoAgentTakesAllPlaces(t *testing.T) {
-	open := func(t *testing.T, s *Service, by identity.Principal, tenant string) error {
-		_, err := s.Open(t.Context(), by, OpenRequest{Tenant: tenant})
+	open := func(t *testing.T, svc *Service, by identity.Principal, tenant string) error {
+		_, err := svc.Open(t.Context(), by, OpenRequest{Tenant: tenant})
 		return err
 	}
-	many := func(t *testing.T, s *Service, by identity.Principal, tenant string) (n int, err error) {
+	many := func(t *testing.T, svc *Service, by identity.Principal, tenant string) (n int, err error) {
 		for n < 20 {
-			if err = open(t, s, by, tenant); err != nil {
+			if err = open(t, svc, by, tenant); err != nil {
 				return n, err
 			}
 			n++
@@ -206,7 +206,7 @@ func TestNoTenantAndNoAgentTakesAllPlaces(t *testing.T) {
 		{10, 1, 8, 2, 0},
 	} {
 		t.Run(fmt.Sprintf("%d places of %d tenants", test.max, test.tenants), func(t *testing.T) {
-			inBubble(t, func(o *Options) { o.Sessions.Max = test.max }, func(t *testing.T, w *world, s *Service) {
+			inBubble(t, func(o *Options) { o.Sessions.Max = test.max }, func(t *testing.T, w *world, svc *Service) {
 				w.tenants = test.tenants
 				for _, turn := range []struct {
 					who    string
@@ -215,7 +215,7 @@ func TestNoTenantAndNoAgentTakesAllPlaces(t *testing.T) {
 					want   int
 					key    string
 				}{{"the agent", bot, "a", test.agent, "quotas.agent"}, {"its people", admin, "a", test.others, "quotas.tenant"}, {"the next tenant", admin, "b", test.next, "sessions.max"}} {
-					n, err := many(t, s, turn.by, turn.tenant)
+					n, err := many(t, svc, turn.by, turn.tenant)
 					wantCode(t, err, problem.TooManySessions)
 					if n != turn.want {
 						t.Errorf("%s got %d, want %d (%v)", turn.who, n, turn.want, err)
@@ -227,11 +227,11 @@ func TestNoTenantAndNoAgentTakesAllPlaces(t *testing.T) {
 			})
 		})
 	}
-	inBubble(t, func(o *Options) { o.Sessions.Max = 10 }, func(t *testing.T, w *world, s *Service) {
+	inBubble(t, func(o *Options) { o.Sessions.Max = 10 }, func(t *testing.T, w *world, svc *Service) {
 		w.tenants = 2
-		_, err := many(t, s, bot, "a")
+		_, err := many(t, svc, bot, "a")
 		wantCode(t, err, problem.TooManySessions)
-		if err := open(t, s, twin, "a"); err != nil {
+		if err := open(t, svc, twin, "a"); err != nil {
 			t.Errorf("what one agent holds is counted for another: %v", err)
 		}
 	})
@@ -239,14 +239,14 @@ func TestNoTenantAndNoAgentTakesAllPlaces(t *testing.T) {
 
 // Sessions that one tenant opens and closes faster than they can be removed hold up that tenant.
 func TestOneTenantsClosedSessionsDoNotStopTheOthers(t *testing.T) {
-	inBubble(t, func(o *Options) { o.Sessions.Max = 4 }, func(t *testing.T, w *world, s *Service) {
+	inBubble(t, func(o *Options) { o.Sessions.Max = 4 }, func(t *testing.T, w *world, svc *Service) {
 		w.tenants = 2
 		defer w.holding("destroy")()
 		flood := func(tenant string) (n int, err error) {
 			for ; n < 20; n++ {
-				out, err := s.Open(t.Context(), admin, OpenRequest{Tenant: tenant})
+				out, err := svc.Open(t.Context(), admin, OpenRequest{Tenant: tenant})
 				if err == nil {
-					_, err = s.Close(t.Context(), admin, out.ID)
+					_, err = svc.Close(t.Context(), admin, out.ID)
 				}
 				if err != nil {
 					return n, err
@@ -263,13 +263,13 @@ func TestOneTenantsClosedSessionsDoNotStopTheOthers(t *testing.T) {
 }
 
 func TestOpeningFasterThanRemovingIsBounded(t *testing.T) {
-	inBubble(t, func(o *Options) { o.Sessions.Max = 2 }, func(t *testing.T, w *world, s *Service) {
+	inBubble(t, func(o *Options) { o.Sessions.Max = 2 }, func(t *testing.T, w *world, svc *Service) {
 		release := w.holding("destroy")
 		var err error
 		for n := 0; n < 10 && err == nil; n++ {
 			var out Session
-			if out, err = s.Open(t.Context(), admin, OpenRequest{}); err == nil {
-				_, err = s.Close(t.Context(), admin, out.ID)
+			if out, err = svc.Open(t.Context(), admin, OpenRequest{}); err == nil {
+				_, err = svc.Close(t.Context(), admin, out.ID)
 			}
 		}
 		wantCode(t, err, problem.TooManySessions)
@@ -289,8 +289,8 @@ func TestAnAgentNarrowsLimitsAndWidensNone(t *testing.T) {
 		"memory": {Memory: "1GiB"}, "cpu": {CPU: cores(2.5)}, "tasks": {Tasks: number(513)}, "disk": {Disk: "512MiB"},
 		"shared_memory": {SHM: "512MiB"}, "files": {Files: number(8193)},
 	} {
-		inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-			_, err := s.Open(t.Context(), bot, OpenRequest{Limits: wider})
+		inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+			_, err := svc.Open(t.Context(), bot, OpenRequest{Limits: wider})
 			wantCode(t, err, problem.BadLimit)
 			if err == nil || !strings.Contains(err.Error(), "limits."+field) {
 				t.Errorf("the error does not name %s: %v", field, err)
@@ -298,12 +298,12 @@ func TestAnAgentNarrowsLimitsAndWidensNone(t *testing.T) {
 			if w.count("create") != 0 {
 				t.Errorf("%s: a jail was made", field)
 			}
-			mustOpen(t, s, OpenRequest{Limits: wider}) // an operator may
+			mustOpen(t, svc, OpenRequest{Limits: wider}) // an operator may
 		})
 	}
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
 		for _, narrower := range []LimitsRequest{{}, {Memory: "512MiB", CPU: cores(0.5), Tasks: number(100)}, {Memory: "768MiB"}} {
-			if _, err := s.Open(t.Context(), bot, OpenRequest{Limits: narrower}); err != nil {
+			if _, err := svc.Open(t.Context(), bot, OpenRequest{Limits: narrower}); err != nil {
 				t.Errorf("%+v: %v", narrower, err)
 			}
 		}
@@ -347,8 +347,8 @@ func TestRequestsAreValidatedBeforeAnythingIsMade(t *testing.T) {
 		"processor beyond an int": {OpenRequest{Limits: LimitsRequest{CPU: cores(1e300)}}, problem.BadLimit, "limits.cpu"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-				_, err := s.Open(t.Context(), admin, test.request)
+			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+				_, err := svc.Open(t.Context(), admin, test.request)
 				wantCode(t, err, test.code)
 				if err == nil || !strings.Contains(err.Error(), test.field) {
 					t.Errorf("the error does not name %s: %v", test.field, err)
@@ -362,9 +362,9 @@ func TestRequestsAreValidatedBeforeAnythingIsMade(t *testing.T) {
 }
 
 func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, s *Service) {
+	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
 		zero := 0
-		_, err := s.Open(t.Context(), admin, OpenRequest{Browser: "lynx", Record: "all", TTL: "soon", Limits: LimitsRequest{Memory: "lots", Tasks: &zero, Files: &zero}})
+		_, err := svc.Open(t.Context(), admin, OpenRequest{Browser: "lynx", Record: "all", TTL: "soon", Limits: LimitsRequest{Memory: "lots", Tasks: &zero, Files: &zero}})
 		for _, field := range []string{"browser", "record", `"soon" is not a duration`, `"lots" is not a size`, "limits.tasks", "limits.files"} {
 			if !strings.Contains(err.Error(), field) {
 				t.Errorf("%s is missing in %v", field, err)
@@ -374,12 +374,12 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 }
 
 func TestOverriddenLimitsReachTheJail(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
 		tasks, files, cpu := 111, 222, 0.25
-		out := mustOpen(t, s, OpenRequest{Browser: "full", Limits: LimitsRequest{Memory: "99MiB", Disk: "33MiB", SHM: "22MiB",
+		out := mustOpen(t, svc, OpenRequest{Browser: "full", Limits: LimitsRequest{Memory: "99MiB", Disk: "33MiB", SHM: "22MiB",
 			Tasks: &tasks, Files: &files, CPU: &cpu}})
 		want := jail.Limits{Memory: 99 << 20, Disk: 33 << 20, SharedMemory: 22 << 20, Tasks: tasks, Files: files, MilliCPU: 250,
-			WallClock: s.Sessions.WallClock}
+			WallClock: svc.Sessions.WallClock}
 		j := w.all()[jail.Name(out.Jail)]
 		if j.spec.Limits != want || j.spec.Program.Argv[0] != "/opt/full" {
 			t.Errorf("the jail has %+v and runs %s", j.spec.Limits, j.spec.Program.Argv[0])
@@ -388,18 +388,18 @@ func TestOverriddenLimitsReachTheJail(t *testing.T) {
 }
 
 func TestNothingOfAnEarlierSessionIsInheritedWithItsAddress(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
 		// The address of the next jail, which an earlier Forget did not clear.
 		stale := netip.AddrFrom4([4]byte{10, 9, 0, 1})
 		w.mu.Lock()
 		w.admitted[stale] = Caller{Session: "s_old"}
 		w.mu.Unlock()
-		out := mustOpen(t, s, OpenRequest{})
+		out := mustOpen(t, svc, OpenRequest{})
 		if who := w.knownAs(stale); out.Address != stale.String() || who.Session != out.ID {
 			t.Errorf("%s is known as %+v", out.Address, who)
 		}
 		w.failing("forget", errors.New("a connection that cannot be proven closed"))
-		_, err := s.Open(t.Context(), admin, OpenRequest{})
+		_, err := svc.Open(t.Context(), admin, OpenRequest{})
 		wantCode(t, err, problem.Internal)
 		if w.count("gateway admit") != 1 {
 			t.Error("an address was admitted that was not forgotten")
@@ -412,7 +412,7 @@ func TestNothingOfAnEarlierSessionIsInheritedWithItsAddress(t *testing.T) {
 func TestASessionLastsAsLongAsWhatItIsFor(t *testing.T) {
 	inBubble(t, func(o *Options) {
 		o.Sessions.TTL, o.Sessions.Idle, o.Sessions.MaxTTL = 5*time.Minute, time.Minute, time.Hour
-	}, func(t *testing.T, w *world, s *Service) {
+	}, func(t *testing.T, w *world, svc *Service) {
 		for _, c := range []struct {
 			r         OpenRequest
 			ttl, idle time.Duration
@@ -423,7 +423,7 @@ func TestASessionLastsAsLongAsWhatItIsFor(t *testing.T) {
 			{OpenRequest{Min: 2 * time.Hour}, time.Hour, time.Hour},
 			{OpenRequest{Min: 30 * time.Minute, TTL: "10m", Idle: "1s"}, 10 * time.Minute, time.Second},
 		} {
-			if p, err := s.plan(c.r); err != nil || p.ttl != c.ttl || p.idle != c.idle {
+			if p, err := svc.plan(c.r); err != nil || p.ttl != c.ttl || p.idle != c.idle {
 				t.Errorf("%+v: %s, %s, %v", c.r, p.ttl, p.idle, err)
 			}
 		}

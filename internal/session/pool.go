@@ -52,8 +52,8 @@ type making struct {
 	result  chan *instance // gets one value when it was claimed: the member, or nil when there is none
 }
 
-func newPool(s *Service) *pool {
-	return &pool{service: s, wake: wake.New(), places: slices.Repeat([]string{jail.DefaultTenant}, s.WarmPool.Size)}
+func newPool(svc *Service) *pool {
+	return &pool{service: svc, wake: wake.New(), places: slices.Repeat([]string{jail.DefaultTenant}, svc.WarmPool.Size)}
 }
 
 // note remembers the tenant of a session that is opened.
@@ -68,8 +68,8 @@ func (p *pool) note(sh jailOptions) {
 
 // wanted are the places, and what the members of each tenant are made from.
 func (p *pool) wanted(ctx context.Context) ([]string, map[string]jailSpec, error) {
-	s := p.service
-	usual, err := s.plan(OpenRequest{Browser: string(s.WarmPool.Browser)})
+	svc := p.service
+	usual, err := svc.plan(OpenRequest{Browser: string(svc.WarmPool.Browser)})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -84,7 +84,7 @@ func (p *pool) wanted(ctx context.Context) ([]string, map[string]jailSpec, error
 		}
 		sh := usual.shape
 		sh.tenant = tenant
-		if from[tenant], err = s.jailSpecOf(ctx, sh); err != nil {
+		if from[tenant], err = svc.jailSpecOf(ctx, sh); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -160,10 +160,10 @@ func (p *pool) fresh(i *instance) bool {
 
 // run keeps the pool full until the service stops, and empties it then.
 func (p *pool) run() {
-	s := p.service
-	ctx := s.background
+	svc := p.service
+	ctx := svc.background
 	defer p.removeUnless(func(*instance) bool { return false })
-	if s.WarmPool.Size == 0 {
+	if svc.WarmPool.Size == 0 {
 		return
 	}
 	pause, failed, missing := time.Duration(0), time.Time{}, false
@@ -181,17 +181,17 @@ func (p *pool) run() {
 		case missing:
 			// It may be being built, and status says that it is missing.
 			if !wasMissing {
-				s.Log.Info("the warm pool waits until its template is built", "error", err)
+				svc.Log.Info("the warm pool waits until its template is built", "error", err)
 			}
 		case err != nil:
 			// Said again with every try, which are rarer and rarer.
-			if s.Now().Sub(failed) > poolPeace {
+			if svc.Now().Sub(failed) > poolPeace {
 				pause = 0
 			}
-			failed = s.Now()
+			failed = svc.Now()
 			pause = min(max(poolPause, 2*pause), maxPoolPause)
 			next = pause
-			s.Log.Warn("fill the warm pool", "error", err, "next_try", pause)
+			svc.Log.Warn("fill the warm pool", "error", err, "next_try", pause)
 		case more:
 			next = 0
 		default:
@@ -234,7 +234,7 @@ func (p *pool) oldest() time.Duration {
 // tend removes what should not be in the pool, and adds one member when one is missing. It reports whether there is
 // more to do.
 func (p *pool) tend(ctx context.Context) (more bool, err error) {
-	s := p.service
+	svc := p.service
 	places, from, err := p.wanted(ctx)
 	if err != nil {
 		// Without a template that is there, what was made from it is of no use.
@@ -263,7 +263,7 @@ func (p *pool) tend(ctx context.Context) (more bool, err error) {
 		return false, died
 	}
 	next := slices.IndexFunc(places, func(tenant string) bool { return free[tenant] > 0 })
-	if next < 0 || s.busy() {
+	if next < 0 || svc.busy() {
 		return false, nil
 	}
 	if err := p.add(ctx, from[places[next]]); err != nil {
@@ -274,11 +274,11 @@ func (p *pool) tend(ctx context.Context) (more bool, err error) {
 
 // busy says whether somebody waits for a browser right now. One that starts beside it would make that slower;
 // the opening pokes the pool when it is over.
-func (s *Service) busy() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range s.sessions {
-		if r.starting {
+func (svc *Service) busy() bool {
+	svc.mu.Lock()
+	defer svc.mu.Unlock()
+	for _, s := range svc.sessions {
+		if s.starting {
 			return true
 		}
 	}
@@ -304,16 +304,16 @@ func (p *pool) add(ctx context.Context, b jailSpec) error {
 }
 
 func (p *pool) make(ctx context.Context, b jailSpec) (*instance, error) {
-	s := p.service
-	i, err := s.create(ctx, b)
+	svc := p.service
+	i, err := svc.create(ctx, b)
 	if err != nil {
 		return nil, fmt.Errorf("make a warm browser: %w", err)
 	}
-	if err := s.dial(ctx, i); err != nil {
+	if err := svc.dial(ctx, i); err != nil {
 		p.end(i)
 		return nil, fmt.Errorf("start a warm browser: %w", err)
 	}
-	s.tasks.Go(func() { // ends with the browser, which every owner of an instance ends
+	svc.tasks.Go(func() { // ends with the browser, which every owner of an instance ends
 		<-i.browser.Done()
 		p.poke()
 	})

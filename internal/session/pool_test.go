@@ -21,8 +21,8 @@ func warm(n int) func(*Options) {
 }
 
 func TestWarmBrowserIsGivenWithoutMakingOne(t *testing.T) {
-	inBubble(t, warm(2), func(t *testing.T, w *world, s *Service) {
-		if st := s.Status(); st.WarmReady != 2 || st.WarmSize != 2 {
+	inBubble(t, warm(2), func(t *testing.T, w *world, svc *Service) {
+		if st := svc.Status(); st.WarmReady != 2 || st.WarmSize != 2 {
 			t.Fatalf("the pool is %+v", st)
 		}
 		for name, j := range w.all() {
@@ -33,7 +33,7 @@ func TestWarmBrowserIsGivenWithoutMakingOne(t *testing.T) {
 		time.Sleep(templateAge) // nothing is remembered of the template any more
 		made := w.count("create")
 		release := w.holding("template") // the host daemon is asked for nothing but admission
-		out := mustOpen(t, s, OpenRequest{})
+		out := mustOpen(t, svc, OpenRequest{})
 		release()
 		if !out.Warm || w.count("create") != made {
 			t.Errorf("warm is %t, and %d jails were made for it", out.Warm, w.count("create")-made)
@@ -48,7 +48,7 @@ func TestWarmBrowserIsGivenWithoutMakingOne(t *testing.T) {
 		}
 		time.Sleep(poolQuiet)
 		synctest.Wait()
-		if st := s.Status(); st.WarmReady != 2 || w.count("create") != made+1 {
+		if st := svc.Status(); st.WarmReady != 2 || w.count("create") != made+1 {
 			t.Errorf("the pool is not filled again: %+v", st)
 		}
 	})
@@ -56,13 +56,13 @@ func TestWarmBrowserIsGivenWithoutMakingOne(t *testing.T) {
 
 func TestASlowMachineHasWarmBrowsersToo(t *testing.T) {
 	for slow, want := range map[pace.Pace]bool{1: false, 3: true} {
-		inBubble(t, func(o *Options) { warm(1)(o); atPace(slow)(o) }, func(t *testing.T, w *world, s *Service) {
+		inBubble(t, func(o *Options) { warm(1)(o); atPace(slow)(o) }, func(t *testing.T, w *world, svc *Service) {
 			release := w.holding("connect")
-			mustOpen(t, s, OpenRequest{}) // of the pool, which makes another
+			mustOpen(t, svc, OpenRequest{}) // of the pool, which makes another
 			time.Sleep(2 * connectLimit)
 			release()
 			synctest.Wait()
-			if first := s.Status().WarmReady == 1 && w.count("create") == 2; first != want {
+			if first := svc.Status().WarmReady == 1 && w.count("create") == 2; first != want {
 				t.Errorf("at the pace %v the browser that is made first is in the pool: %t", slow, first)
 			}
 		})
@@ -70,14 +70,14 @@ func TestASlowMachineHasWarmBrowsersToo(t *testing.T) {
 }
 
 func TestAWarmBrowserIsATenants(t *testing.T) {
-	inBubble(t, warm(2), func(t *testing.T, w *world, s *Service) {
+	inBubble(t, warm(2), func(t *testing.T, w *world, svc *Service) {
 		members := func() map[string]int {
 			time.Sleep(poolQuiet)
 			synctest.Wait()
 			out := map[string]int{}
-			s.pool.mu.Lock()
-			defer s.pool.mu.Unlock()
-			for _, i := range s.pool.ready {
+			svc.pool.mu.Lock()
+			defer svc.pool.mu.Unlock()
+			for _, i := range svc.pool.ready {
 				out[i.shape.tenant]++
 			}
 			return out
@@ -93,7 +93,7 @@ func TestAWarmBrowserIsATenants(t *testing.T) {
 			{"a", true, map[string]int{"a": 2}},
 			{"b", false, map[string]int{"a": 1, "b": 1}},
 		} {
-			out := mustOpen(t, s, OpenRequest{Tenant: turn.tenant})
+			out := mustOpen(t, svc, OpenRequest{Tenant: turn.tenant})
 			if spec := w.all()[jail.Name(out.Jail)].spec; out.Warm != turn.warm || spec.Tenant() != turn.tenant {
 				t.Errorf("%s gets a browser of %q, warm: %t", turn.tenant, spec.Tenant(), out.Warm)
 			}
@@ -101,7 +101,7 @@ func TestAWarmBrowserIsATenants(t *testing.T) {
 				t.Errorf("after a session of %s there are %v, want %v", turn.tenant, got, turn.then)
 			}
 		}
-		mustOpen(t, s, OpenRequest{Tenant: "c", Browser: "full"}) // of a kind that is never warm
+		mustOpen(t, svc, OpenRequest{Tenant: "c", Browser: "full"}) // of a kind that is never warm
 		if got := members(); got["c"] != 0 {
 			t.Errorf("there are %v", got)
 		}
@@ -109,15 +109,15 @@ func TestAWarmBrowserIsATenants(t *testing.T) {
 }
 
 func TestWarmBrowserIsUsedOnce(t *testing.T) {
-	inBubble(t, warm(1), func(t *testing.T, _ *world, s *Service) {
+	inBubble(t, warm(1), func(t *testing.T, _ *world, svc *Service) {
 		seen := map[string]bool{}
 		for range 5 {
-			out := mustOpen(t, s, OpenRequest{})
+			out := mustOpen(t, svc, OpenRequest{})
 			if seen[out.Jail] {
 				t.Fatalf("%s was given twice", out.Jail)
 			}
 			seen[out.Jail] = true
-			if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
+			if _, err := svc.Close(t.Context(), admin, out.ID); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
@@ -126,32 +126,32 @@ func TestWarmBrowserIsUsedOnce(t *testing.T) {
 }
 
 func TestOtherShapesAreNotWarm(t *testing.T) {
-	inBubble(t, warm(1), func(t *testing.T, _ *world, s *Service) {
+	inBubble(t, warm(1), func(t *testing.T, _ *world, svc *Service) {
 		for name, r := range map[string]OpenRequest{
 			"another build":    {Browser: "full"},
 			"another limit":    {Limits: LimitsRequest{Memory: "512MiB"}},
 			"another template": {Template: "other"},
 		} {
-			if out := mustOpen(t, s, r); out.Warm {
+			if out := mustOpen(t, svc, r); out.Warm {
 				t.Errorf("%s is warm", name)
 			}
 		}
 		// Neither what it is called nor how long it lives shapes a jail.
-		if out := mustOpen(t, s, OpenRequest{Label: "x", TTL: "1m", Record: RecordOff}); !out.Warm {
+		if out := mustOpen(t, svc, OpenRequest{Label: "x", TTL: "1m", Record: RecordOff}); !out.Warm {
 			t.Error("the same shape is not warm")
 		}
 	})
 }
 
 func TestOldBrowsersAreReplaced(t *testing.T) {
-	inBubble(t, warm(2), func(t *testing.T, w *world, s *Service) {
+	inBubble(t, warm(2), func(t *testing.T, w *world, svc *Service) {
 		first := map[jail.Name]bool{}
 		for name := range w.all() {
 			first[name] = true
 		}
-		time.Sleep(s.WarmPool.MaxAge - time.Nanosecond)
+		time.Sleep(svc.WarmPool.MaxAge - time.Nanosecond)
 		synctest.Wait()
-		if len(w.all()) != 2 || s.Status().WarmReady != 2 {
+		if len(w.all()) != 2 || svc.Status().WarmReady != 2 {
 			t.Fatal("they were replaced too early")
 		}
 		time.Sleep(time.Millisecond)
@@ -161,14 +161,14 @@ func TestOldBrowsersAreReplaced(t *testing.T) {
 				t.Errorf("%s is still there", name)
 			}
 		}
-		if s.Status().WarmReady != 2 {
+		if svc.Status().WarmReady != 2 {
 			t.Error("the pool is not full again")
 		}
 	})
 }
 
 func TestBrowserThatDiedInThePoolIsReplaced(t *testing.T) {
-	inBubble(t, warm(1), func(t *testing.T, w *world, s *Service) {
+	inBubble(t, warm(1), func(t *testing.T, w *world, svc *Service) {
 		var dead string
 		for name := range w.all() {
 			dead = string(name)
@@ -180,17 +180,17 @@ func TestBrowserThatDiedInThePoolIsReplaced(t *testing.T) {
 		}
 		time.Sleep(poolPause)
 		synctest.Wait()
-		if jails, _ := w.left(); jails != 1 || s.Status().WarmReady != 1 {
-			t.Fatalf("%d jails, %+v", jails, s.Status())
+		if jails, _ := w.left(); jails != 1 || svc.Status().WarmReady != 1 {
+			t.Fatalf("%d jails, %+v", jails, svc.Status())
 		}
-		if out := mustOpen(t, s, OpenRequest{}); out.Jail == dead || !out.Warm {
+		if out := mustOpen(t, svc, OpenRequest{}); out.Jail == dead || !out.Warm {
 			t.Errorf("opened %s, warm %t", out.Jail, out.Warm)
 		}
 	})
 }
 
 func TestWarmBrowserThatCannotBeUsedIsReplacedByAColdOne(t *testing.T) {
-	inBubble(t, warm(1), func(t *testing.T, w *world, s *Service) {
+	inBubble(t, warm(1), func(t *testing.T, w *world, svc *Service) {
 		// The browser dies between being taken and being admitted.
 		var dead jail.Name
 		for name := range w.all() {
@@ -198,7 +198,7 @@ func TestWarmBrowserThatCannotBeUsedIsReplacedByAColdOne(t *testing.T) {
 		}
 		release := w.holding("driver admit")
 		opened := make(chan Session)
-		go func() { opened <- mustOpen(t, s, OpenRequest{}) }()
+		go func() { opened <- mustOpen(t, svc, OpenRequest{}) }()
 		synctest.Wait()
 		w.die(string(dead), jail.Exit{})
 		release()
@@ -213,7 +213,7 @@ func TestWarmBrowserThatCannotBeUsedIsReplacedByAColdOne(t *testing.T) {
 }
 
 func TestAnotherTemplateEmptiesThePool(t *testing.T) {
-	inBubble(t, warm(2), func(t *testing.T, w *world, s *Service) {
+	inBubble(t, warm(2), func(t *testing.T, w *world, svc *Service) {
 		old := map[jail.Name]bool{}
 		for name := range w.all() {
 			old[name] = true
@@ -223,7 +223,7 @@ func TestAnotherTemplateEmptiesThePool(t *testing.T) {
 		w.mu.Unlock()
 		time.Sleep(poolCheck)
 		synctest.Wait()
-		if out := mustOpen(t, s, OpenRequest{}); old[jail.Name(out.Jail)] {
+		if out := mustOpen(t, svc, OpenRequest{}); old[jail.Name(out.Jail)] {
 			t.Error("a session runs in a browser of the old template")
 		}
 		synctest.Wait()
@@ -239,7 +239,7 @@ func TestPoolIsFilledOneAtATimeAndNotBesideAnOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		release := w.holding("create")
-		s, err := New(w.options(warm(3)))
+		svc, err := New(w.options(warm(3)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -251,21 +251,21 @@ func TestPoolIsFilledOneAtATimeAndNotBesideAnOpening(t *testing.T) {
 		synctest.Wait()
 		release = w.holding("connect")
 		cold := make(chan Session)
-		go func() { cold <- mustOpen(t, s, OpenRequest{Browser: "full"}) }()
+		go func() { cold <- mustOpen(t, svc, OpenRequest{Browser: "full"}) }()
 		synctest.Wait()
-		out := mustOpen(t, s, OpenRequest{}) // leaves a gap in the pool
+		out := mustOpen(t, svc, OpenRequest{}) // leaves a gap in the pool
 		synctest.Wait()
-		if st := s.Status(); !out.Warm || st.WarmReady != 2 || w.count("create") != 4 {
+		if st := svc.Status(); !out.Warm || st.WarmReady != 2 || w.count("create") != 4 {
 			t.Errorf("beside an opening the pool is %+v", st)
 		}
 		release()
 		<-cold
 		time.Sleep(poolQuiet)
 		synctest.Wait()
-		if st := s.Status(); st.WarmReady != 3 {
+		if st := svc.Status(); st.WarmReady != 3 {
 			t.Errorf("afterwards it is %+v", st)
 		}
-		if err := s.Shutdown(t.Context()); err != nil {
+		if err := svc.Shutdown(t.Context()); err != nil {
 			t.Error(err)
 		}
 		w.nothingLeft(t)
@@ -277,13 +277,13 @@ func TestOpenTakesTheBrowserThatIsBeingMade(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			release := w.holding("connect")
-			s, err := New(w.options(warm(1)))
+			svc, err := New(w.options(warm(1)))
 			if err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
 			opened := make(chan Session)
-			go func() { opened <- mustOpen(t, s, OpenRequest{}) }()
+			go func() { opened <- mustOpen(t, svc, OpenRequest{}) }()
 			synctest.Wait()
 			if n := w.count("create"); n != 1 {
 				t.Errorf("%d jails were made", n)
@@ -298,7 +298,7 @@ func TestOpenTakesTheBrowserThatIsBeingMade(t *testing.T) {
 			if out := <-opened; out.Warm != good {
 				t.Errorf("warm is %t, want %t", out.Warm, good)
 			}
-			if err := s.Shutdown(t.Context()); err != nil {
+			if err := svc.Shutdown(t.Context()); err != nil {
 				t.Error(err)
 			}
 			w.nothingLeft(t)
@@ -310,29 +310,29 @@ func TestCallerWhoLeavesGivesTheBrowserBackToThePool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		release := w.holding("connect")
-		s, err := New(w.options(warm(1)))
+		svc, err := New(w.options(warm(1)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		answer := make(chan error)
 		go func() {
-			_, err := s.Open(t.Context(), admin, OpenRequest{})
+			_, err := svc.Open(t.Context(), admin, OpenRequest{})
 			answer <- err
 		}()
 		synctest.Wait()
-		for _, r := range must(s.List(t.Context(), admin, "", false)) {
-			if _, err := s.Close(t.Context(), admin, r.ID); err != nil {
+		for _, r := range must(svc.List(t.Context(), admin, "", false)) {
+			if _, err := svc.Close(t.Context(), admin, r.ID); err != nil {
 				t.Fatal(err)
 			}
 		}
 		<-answer
 		release()
 		synctest.Wait()
-		if st := s.Status(); st.WarmReady != 1 || w.count("create") != 1 {
+		if st := svc.Status(); st.WarmReady != 1 || w.count("create") != 1 {
 			t.Errorf("the pool is %+v after %d jails", st, w.count("create"))
 		}
-		if err := s.Shutdown(t.Context()); err != nil {
+		if err := svc.Shutdown(t.Context()); err != nil {
 			t.Error(err)
 		}
 		w.nothingLeft(t)
@@ -368,7 +368,7 @@ func TestPoolThatCannotBeFilledTriesLessAndLess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.failing("create", errors.New("no runtime"))
-		s, err := New(w.options(warm(2)))
+		svc, err := New(w.options(warm(2)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -380,10 +380,10 @@ func TestPoolThatCannotBeFilledTriesLessAndLess(t *testing.T) {
 		w.failing("create", nil)
 		time.Sleep(maxPoolPause)
 		synctest.Wait()
-		if st := s.Status(); st.WarmReady != 2 {
+		if st := svc.Status(); st.WarmReady != 2 {
 			t.Errorf("when it works again the pool is %+v", st)
 		}
-		if err := s.Shutdown(t.Context()); err != nil {
+		if err := svc.Shutdown(t.Context()); err != nil {
 			t.Error(err)
 		}
 		w.nothingLeft(t)
@@ -397,7 +397,7 @@ func TestPoolSaysOnceThatItsTemplateIsMissing(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			w.failing("template", cause)
-			s, err := New(w.options(func(o *Options) {
+			svc, err := New(w.options(func(o *Options) {
 				warm(1)(o)
 				o.Log = slog.New(slog.NewTextHandler(&log, nil))
 			}))
@@ -408,10 +408,10 @@ func TestPoolSaysOnceThatItsTemplateIsMissing(t *testing.T) {
 			w.failing("template", nil)
 			time.Sleep(2 * poolCheck)
 			synctest.Wait()
-			if st := s.Status(); st.WarmReady != 1 {
+			if st := svc.Status(); st.WarmReady != 1 {
 				t.Errorf("when there is one the pool is %+v", st)
 			}
-			if err := s.Shutdown(t.Context()); err != nil {
+			if err := svc.Shutdown(t.Context()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -427,7 +427,7 @@ func TestPoolSaysOnceThatItsTemplateIsMissing(t *testing.T) {
 
 // A browser that answers and crashes is no reason to start browsers as fast as the machine can.
 func TestBrowsersThatKeepDyingAreMadeLessAndLess(t *testing.T) {
-	inBubble(t, warm(1), func(t *testing.T, w *world, s *Service) {
+	inBubble(t, warm(1), func(t *testing.T, w *world, svc *Service) {
 		made := w.count("create")
 		for range 600 {
 			var alive []string
@@ -451,12 +451,12 @@ func TestBrowsersThatKeepDyingAreMadeLessAndLess(t *testing.T) {
 }
 
 func TestDeadBrowserIsNotGivenToAnybody(t *testing.T) {
-	inBubble(t, warm(2), func(t *testing.T, w *world, s *Service) {
-		s.pool.mu.Lock()
-		oldest := s.pool.ready[0]
-		s.pool.mu.Unlock()
+	inBubble(t, warm(2), func(t *testing.T, w *world, svc *Service) {
+		svc.pool.mu.Lock()
+		oldest := svc.pool.ready[0]
+		svc.pool.mu.Unlock()
 		w.die(string(oldest.name()), jail.Exit{})
-		if out := mustOpen(t, s, OpenRequest{}); !out.Warm || out.Jail == string(oldest.name()) {
+		if out := mustOpen(t, svc, OpenRequest{}); !out.Warm || out.Jail == string(oldest.name()) {
 			t.Errorf("opened %s, warm %t", out.Jail, out.Warm)
 		}
 	})

@@ -45,27 +45,27 @@ type RefreshRequest struct {
 // OpenRefresh opens a session in which a person logs in to a site: the full browser, the public web, never recorded,
 // steered by its opener only, and gone after RefreshLife. There is one of a domain at a time. It is no error when its first
 // page does not load: the person sees that.
-func (s *Service) OpenRefresh(ctx context.Context, by identity.Principal, r RefreshRequest) (Session, error) {
+func (svc *Service) OpenRefresh(ctx context.Context, by identity.Principal, r RefreshRequest) (Session, error) {
 	r.Tenant = by.TenantOr(r.Tenant)
-	if err := s.Authority.AuthorizeWith(ctx, by, identity.SessionRefresh, identity.Object{Tenant: r.Tenant, Agent: by.AgentID()}); err != nil {
+	if err := svc.Authority.AuthorizeWith(ctx, by, identity.SessionRefresh, identity.Object{Tenant: r.Tenant, Agent: by.AgentID()}); err != nil {
 		return Session{}, err
 	}
 	domain, first, err := r.place()
 	if err != nil {
 		return Session{}, err
 	}
-	p, err := s.plan(OpenRequest{Tenant: r.Tenant, Access: string(grant.AccessTools), Record: RecordOff, Browser: string(config.BrowserFull)})
+	p, err := svc.plan(OpenRequest{Tenant: r.Tenant, Access: string(grant.AccessTools), Record: RecordOff, Browser: string(config.BrowserFull)})
 	if err != nil {
 		return Session{}, err
 	}
 	p.mode, p.refresh, p.first, p.ttl, p.idle = ModeRefresh, domain, first, RefreshLife, RefreshLife
 	// Its life is no setting, so its jail may exist for as long where others may not.
-	p.shape.limits.WallClock = max(p.shape.limits.WallClock, RefreshLife+s.WarmPool.MaxAge)
-	out, err := s.openPlan(ctx, by, p)
+	p.shape.limits.WallClock = max(p.shape.limits.WallClock, RefreshLife+svc.WarmPool.MaxAge)
+	out, err := svc.openPlan(ctx, by, p)
 	if err != nil {
 		return Session{}, err
 	}
-	s.openFirst(out.ID)
+	svc.openFirst(out.ID)
 	return out, nil
 }
 
@@ -88,43 +88,43 @@ func (r RefreshRequest) place() (domain, first string, err error) {
 }
 
 // openFirst opens the page that a refresh session begins with, behind the caller.
-func (s *Service) openFirst(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r := s.sessions[id]
-	if r == nil || r.state != StateReady {
+func (svc *Service) openFirst(id string) {
+	svc.mu.Lock()
+	defer svc.mu.Unlock()
+	s := svc.sessions[id]
+	if s == nil || s.state != StateReady {
 		return
 	}
-	b := r.instance.browser
-	s.tasks.Go(func() { // ends with the session
-		ctx, cancel := context.WithTimeout(r.life, firstPageLimit)
+	b := s.instance.browser
+	svc.tasks.Go(func() { // ends with the session
+		ctx, cancel := context.WithTimeout(s.life, firstPageLimit)
 		defer cancel()
-		if _, err := b.Navigate(ctx, r.plan.first); err != nil && !r.over() {
-			s.Log.Info("the first page of a refresh session did not load", "session", r.id, "domain", r.plan.refresh, "error", err)
+		if _, err := b.Navigate(ctx, s.plan.first); err != nil && !s.over() {
+			svc.Log.Info("the first page of a refresh session did not load", "session", s.id, "domain", s.plan.refresh, "error", err)
 		}
 	})
 }
 
 // refreshing refuses a second refresh session of a domain. The caller holds s.mu.
-func (s *Service) refreshing(p plan) error {
+func (svc *Service) refreshing(p plan) error {
 	if p.mode != ModeRefresh {
 		return nil
 	}
-	for _, r := range s.sessions {
-		if r.plan.mode == ModeRefresh && r.plan.tenant == p.tenant && r.plan.refresh == p.refresh && (r.state == StateOpening || r.state == StateReady) {
-			return problem.New(problem.Conflict, "use that one, or close it: clawjail session close "+r.id,
-				"%s is logging in to %s already, in session %s", whoHas(r.grip), p.refresh, r.id).With("session", r.id)
+	for _, s := range svc.sessions {
+		if s.plan.mode == ModeRefresh && s.plan.tenant == p.tenant && s.plan.refresh == p.refresh && (s.state == StateOpening || s.state == StateReady) {
+			return problem.New(problem.Conflict, "use that one, or close it: clawjail session close "+s.id,
+				"%s is logging in to %s already, in session %s", whoHas(s.grip), p.refresh, s.id).With("session", s.id)
 		}
 	}
 	return nil
 }
 
 // startTakeover gives the browser of a refresh session to its opener.
-func (s *Service) startTakeover(ctx context.Context, r *session) error {
-	if r.plan.mode != ModeRefresh {
+func (svc *Service) startTakeover(ctx context.Context, s *session) error {
+	if s.plan.mode != ModeRefresh {
 		return nil
 	}
-	if err := r.instance.browser.Live().Hold(ctx); err != nil {
+	if err := s.instance.browser.Live().Hold(ctx); err != nil {
 		return fmt.Errorf("hold the browser's dialogs: %w", err)
 	}
 	return nil
@@ -132,21 +132,21 @@ func (s *Service) startTakeover(ctx context.Context, r *session) error {
 
 // notRefresh refuses in a refresh session everything but what its opener does in the console: looking, files, and keeping
 // the cookies.
-func (s *Service) notRefresh(r *session, by identity.Principal, op identity.Operation, tool string) error {
-	if r.plan.mode != ModeRefresh {
+func (svc *Service) notRefresh(s *session, by identity.Principal, op identity.Operation, tool string) error {
+	if s.plan.mode != ModeRefresh {
 		return nil
 	}
 	switch op {
 	case identity.SessionUse, identity.SessionLook, identity.CookiesCapture, identity.SessionRefresh:
-		if samePerson(r.by, by) {
+		if samePerson(s.by, by) {
 			return nil
 		}
 	}
-	return s.refuse(r, by, op, tool, onlyInConsole(r))
+	return svc.refuse(s, by, op, tool, onlyInConsole(s))
 }
 
-func onlyInConsole(r *session) error {
-	return problem.New(problem.Forbidden, "steer it in the console, as the person who opened it", "session %s is for logging in to %s, and nothing else", r.id, r.plan.refresh)
+func onlyInConsole(s *session) error {
+	return problem.New(problem.Forbidden, "steer it in the console, as the person who opened it", "session %s is for logging in to %s, and nothing else", s.id, s.plan.refresh)
 }
 
 // ofFiles says whether an operation is about files that were downloaded, or are to be uploaded.
@@ -179,70 +179,70 @@ type SeenSite struct {
 }
 
 // Seen tells the opener of a refresh session what it has seen. The call is no use of the session.
-func (s *Service) Seen(ctx context.Context, by identity.Principal, id string) (Seen, error) {
-	r, b, err := s.ready(ctx, by, identity.SessionRefresh, id)
+func (svc *Service) Seen(ctx context.Context, by identity.Principal, id string) (Seen, error) {
+	s, b, err := svc.ready(ctx, by, identity.SessionRefresh, id)
 	if err != nil {
 		return Seen{}, err
 	}
-	if r.plan.mode != ModeRefresh {
+	if s.plan.mode != ModeRefresh {
 		return Seen{}, problem.New(problem.BadRequest, "open one: clawjail cookies refresh DOMAIN", "session %s is not one to log in with", id)
 	}
-	if err := s.notRefresh(r, by, identity.SessionRefresh, "seen"); err != nil {
+	if err := svc.notRefresh(s, by, identity.SessionRefresh, "seen"); err != nil {
 		return Seen{}, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, seenLimit, problem.New(problem.Timeout, "try again", "the browser did not answer within %s", seenLimit))
 	defer cancel()
 	jar, err := b.Cookies(ctx, "")
 	if err != nil {
-		return Seen{}, s.why(ctx, r, fmt.Errorf("look at the cookies: %w", err))
+		return Seen{}, svc.why(ctx, s, fmt.Errorf("look at the cookies: %w", err))
 	}
 	defer cookies.Wipe(jar)
 	visited, err := b.Origins(ctx)
 	if err != nil {
-		return Seen{}, s.why(ctx, r, fmt.Errorf("look what was visited: %w", err))
+		return Seen{}, svc.why(ctx, s, fmt.Errorf("look what was visited: %w", err))
 	}
 	storage, err := b.Weigh(ctx, "", visited)
 	if err != nil {
-		return Seen{}, s.why(ctx, r, fmt.Errorf("look at what pages have stored: %w", err))
+		return Seen{}, svc.why(ctx, s, fmt.Errorf("look at what pages have stored: %w", err))
 	}
-	s.mu.Lock()
-	addr := r.addr
-	s.mu.Unlock()
-	out, err := s.seen(ctx, r, jar, storage, s.Gateway.Hosts(addr))
-	out.SignedIn = s.shows(ctx, r, b)
+	svc.mu.Lock()
+	addr := s.addr
+	svc.mu.Unlock()
+	out, err := svc.seen(ctx, s, jar, storage, svc.Gateway.Hosts(addr))
+	out.SignedIn = svc.shows(ctx, s, b)
 	return out, err
 }
 
 // shows proposes how to see later whether an account is signed in: by the page that is there now, and by its control to sign
 // out. It is empty while that page asks to sign in, or is of another site.
-func (s *Service) shows(ctx context.Context, r *session, b Browser) (out vault.SignedIn) {
+func (svc *Service) shows(ctx context.Context, s *session, b Browser) (out vault.SignedIn) {
 	page, err := b.SignIn(ctx, "")
 	if err != nil {
-		s.Log.Debug("look at the page of a refresh session", "session", r.id, "error", err)
+		svc.Log.Debug("look at the page of a refresh session", "session", s.id, "error", err)
 		return out
 	}
 	at, err := url.Parse(page.URL)
-	known := signedout.Known{Domain: r.plan.refresh}
-	if err != nil || !cookies.Within(at.Hostname(), r.plan.refresh) || page.Failed || page.Status >= 400 || signedout.Judge(page, known).SignedOut != signedout.None {
+	known := signedout.Known{Domain: s.plan.refresh}
+	if err != nil || !cookies.Within(at.Hostname(), s.plan.refresh) || page.Failed || page.Status >= 400 || signedout.Judge(page, known).SignedOut != signedout.None {
 		return out
 	}
 	at.RawQuery, at.Fragment, at.User = "", "", nil
 	out = vault.SignedIn{Page: at.String(), Marker: page.Offer}
-	if out.Check(r.plan.refresh) != nil {
+	if out.Check(s.plan.refresh) != nil {
 		return vault.SignedIn{}
 	}
 	return out
 }
 
-func (s *Service) seen(ctx context.Context, r *session, jar []cookies.Cookie, storage []weblogin.OriginInfo, hosts []string) (Seen, error) {
+func (svc *Service) seen(ctx context.Context, s *session, jar []cookies.Cookie, storage []weblogin.OriginInfo, hosts []string) (Seen, error) {
 	out := Seen{Sites: []SeenSite{}, Hosts: []string{}}
-	order := []string{r.plan.refresh}
+	order := []string{s.plan.refresh}
 	for _, host := range hosts {
 		if domain, err := cookies.RegistrableDomain(host); err == nil {
 			order = append(order, domain)
 		}
 	}
-	now := s.Now()
+	now := svc.Now()
 	sites := map[string]*SeenSite{}
 	of := func(domain string) *SeenSite {
 		if sites[domain] == nil {
@@ -271,7 +271,7 @@ func (s *Service) seen(ctx context.Context, r *session, jar []cookies.Cookie, st
 		if site == nil || slices.ContainsFunc(out.Sites, func(o SeenSite) bool { return o.Domain == domain }) {
 			continue
 		}
-		switch _, err := s.Accounts.Vault.Cookies(ctx, r.plan.tenant, domain); {
+		switch _, err := svc.Accounts.Vault.Cookies(ctx, s.plan.tenant, domain); {
 		case err == nil:
 			site.Stored = true
 		case problem.CodeOf(err) != problem.NotFound:
@@ -286,7 +286,7 @@ func (s *Service) seen(ctx context.Context, r *session, jar []cookies.Cookie, st
 		}
 		// A name without a registrable domain cannot be in a grant either.
 		domain, err := cookies.RegistrableDomain(name)
-		if err == nil && domain != r.plan.refresh && sites[domain] == nil && !slices.Contains(out.Hosts, name) {
+		if err == nil && domain != s.plan.refresh && sites[domain] == nil && !slices.Contains(out.Hosts, name) {
 			out.Hosts = append(out.Hosts, name)
 		}
 	}
@@ -294,7 +294,7 @@ func (s *Service) seen(ctx context.Context, r *session, jar []cookies.Cookie, st
 }
 
 // permitRefresh records that somebody is about to log in.
-func (s *Service) permitRefresh(ctx context.Context, r *session) (audit.Pending, error) {
-	r.policy = s.Policy
-	return s.Records.Begin(ctx, s.intent(r, r.by.Actor(), string(identity.SessionRefresh), r.plan.refresh, audit.Fields{"browser": string(r.plan.shape.build)}))
+func (svc *Service) permitRefresh(ctx context.Context, s *session) (audit.Pending, error) {
+	s.policy = svc.Policy
+	return svc.Records.Begin(ctx, svc.intent(s, s.by.Actor(), string(identity.SessionRefresh), s.plan.refresh, audit.Fields{"browser": string(s.plan.shape.build)}))
 }

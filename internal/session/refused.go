@@ -10,7 +10,7 @@ import (
 
 // refused puts the gateway's own refusal in the place of the browser's error: of a tunnel that was refused, the browser says only
 // that it could not be made, whatever the reason was.
-func (s *Service) refused(r *session, began time.Time, err error) error {
+func (svc *Service) refused(s *session, began time.Time, err error) error {
 	p, ok := problem.As(err)
 	if !ok || p.Code != problem.NavigationFailed {
 		return err
@@ -24,10 +24,10 @@ func (s *Service) refused(r *session, began time.Time, err error) error {
 	if parseErr != nil {
 		return err
 	}
-	s.mu.Lock()
-	addr := r.addr
-	s.mu.Unlock()
-	why := s.Gateway.Refused(addr, to, began)
+	svc.mu.Lock()
+	addr := s.addr
+	svc.mu.Unlock()
+	why := svc.Gateway.Refused(addr, to, began)
 	if why == nil {
 		return err
 	}

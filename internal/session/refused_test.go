@@ -10,8 +10,8 @@ import (
 
 // A browser says of every tunnel that was refused that it could not be made. Its caller is told what the gateway said.
 func TestARefusalOfTheGatewaysIsToldAsItsOwn(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, OpenRequest{})
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := mustOpen(t, svc, OpenRequest{})
 		w.mu.Lock()
 		w.refusals = map[string]*problem.Error{
 			"denied.example:443": problem.New(problem.HostDenied, "Do not retry: this is policy", "no rule allows denied.example port 443"),
@@ -27,7 +27,7 @@ func TestARefusalOfTheGatewaysIsToldAsItsOwn(t *testing.T) {
 			{"no address", problem.NavigationFailed, "it failed"},
 		} {
 			w.failOnce("navigate", problem.New(problem.NavigationFailed, "", "it failed").With("url", c.address).With("net_error", "net::ERR_TUNNEL_CONNECTION_FAILED"))
-			_, err := s.Drive(t.Context(), admin, out.ID, visiting{c.address, time.Second, browser.Steers})
+			_, err := svc.Drive(t.Context(), admin, out.ID, visiting{c.address, time.Second, browser.Steers})
 			p, ok := problem.As(err)
 			if !ok || p.Code != c.code || p.Message != c.says || p.Details["net_error"] != "net::ERR_TUNNEL_CONNECTION_FAILED" ||
 				(p.Code != problem.NavigationFailed) != (p.Details["blocked"] == true) {
@@ -36,7 +36,7 @@ func TestARefusalOfTheGatewaysIsToldAsItsOwn(t *testing.T) {
 		}
 		// Another error is not about the way.
 		w.failOnce("navigate", problem.New(problem.PageCrashed, "", "it crashed").With("url", "https://denied.example/"))
-		if _, err := s.Drive(t.Context(), admin, out.ID, visiting{"https://denied.example/", time.Second, browser.Steers}); problem.CodeOf(err) != problem.PageCrashed {
+		if _, err := svc.Drive(t.Context(), admin, out.ID, visiting{"https://denied.example/", time.Second, browser.Steers}); problem.CodeOf(err) != problem.PageCrashed {
 			t.Errorf("a crash: %v", err)
 		}
 	})
@@ -44,10 +44,10 @@ func TestARefusalOfTheGatewaysIsToldAsItsOwn(t *testing.T) {
 
 // A person who goes somewhere by hand hears it as well.
 func TestARefusalOfTheGatewaysIsToldToWhoSteers(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, OpenRequest{})
-		takeOver(t, s, ann, out.ID)
-		hers := watch(t, s, ann, out.ID)
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := mustOpen(t, svc, OpenRequest{})
+		takeOver(t, svc, ann, out.ID)
+		hers := watch(t, svc, ann, out.ID)
 		defer func() {
 			if err := hers.Close(); err != nil {
 				t.Error(err)

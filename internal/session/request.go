@@ -87,7 +87,7 @@ type plan struct {
 }
 
 // plan validates an OpenRequest and fills in the defaults. Everything that is wrong is reported at once.
-func (s *Service) plan(r OpenRequest) (plan, error) {
+func (svc *Service) plan(r OpenRequest) (plan, error) {
 	flaws := problem.ValidationError{Code: problem.BadRequest, Hint: "the fields and their values are in /openapi.json"}
 	p := plan{tenant: r.Tenant, record: r.Record, label: r.Label, shape: jailOptions{tenant: r.Tenant, template: r.Template, build: config.Browser(r.Browser)}}
 	p.accounts(r, &flaws)
@@ -104,7 +104,7 @@ func (s *Service) plan(r OpenRequest) (plan, error) {
 		flaws.Add("browser", "%s is not a browser; they are shell and full", quote(r.Browser))
 	}
 	if r.Template == "" {
-		p.shape.template = s.Template
+		p.shape.template = svc.Template
 	} else if jail.ValidTemplateName(r.Template) != nil {
 		flaws.Code = problem.BadTemplate
 		flaws.Add("template", "%s is not the name of a template; names have 1 to 20 of a-z and 0-9", quote(r.Template))
@@ -127,9 +127,9 @@ func (s *Service) plan(r OpenRequest) (plan, error) {
 		}
 		return d
 	}
-	p.ttl = duration("ttl", r.TTL, min(max(s.Sessions.TTL, r.Min), s.Sessions.MaxTTL), s.Sessions.MaxTTL)
-	p.idle = duration("idle", r.Idle, min(max(s.Sessions.Idle, r.Min), s.Sessions.MaxTTL), s.Sessions.MaxTTL)
-	p.shape.limits = s.limits(r.Limits, &flaws)
+	p.ttl = duration("ttl", r.TTL, min(max(svc.Sessions.TTL, r.Min), svc.Sessions.MaxTTL), svc.Sessions.MaxTTL)
+	p.idle = duration("idle", r.Idle, min(max(svc.Sessions.Idle, r.Min), svc.Sessions.MaxTTL), svc.Sessions.MaxTTL)
+	p.shape.limits = svc.limits(r.Limits, &flaws)
 	if err := flaws.Err(); err != nil {
 		return plan{}, err
 	}
@@ -185,9 +185,9 @@ func (p *plan) accounts(r OpenRequest, flaws *problem.ValidationError) {
 
 // configured is an error when limits are wider than those of the configuration, which agents may only narrow: the memory and
 // the processor of the host are everybody's.
-func (s *Service) configured(l jail.Limits) error {
+func (svc *Service) configured(l jail.Limits) error {
 	var none problem.ValidationError
-	limit := s.limits(LimitsRequest{}, &none)
+	limit := svc.limits(LimitsRequest{}, &none)
 	flaws := problem.ValidationError{Code: problem.BadLimit}
 	for _, limit := range []struct {
 		field     string
@@ -206,15 +206,15 @@ func (s *Service) configured(l jail.Limits) error {
 
 // limits are those of the configuration with what the caller wants instead. They are checked by themselves, so that
 // the message names the field as the caller wrote it.
-func (s *Service) limits(o LimitsRequest, flaws *problem.ValidationError) jail.Limits {
+func (svc *Service) limits(o LimitsRequest, flaws *problem.ValidationError) jail.Limits {
 	l := jail.Limits{
-		Memory:       int64(s.Limits.Memory),
-		MilliCPU:     int(math.Round(s.Limits.CPU * 1000)),
-		Tasks:        s.Limits.Tasks,
-		Disk:         int64(s.Limits.Tmp),
-		SharedMemory: int64(s.Limits.SHM),
-		Files:        s.Limits.Files,
-		WallClock:    s.Sessions.WallClock,
+		Memory:       int64(svc.Limits.Memory),
+		MilliCPU:     int(math.Round(svc.Limits.CPU * 1000)),
+		Tasks:        svc.Limits.Tasks,
+		Disk:         int64(svc.Limits.Tmp),
+		SharedMemory: int64(svc.Limits.SHM),
+		Files:        svc.Limits.Files,
+		WallClock:    svc.Sessions.WallClock,
 	}
 	outside := func(field, value, lo, hi string) {
 		flaws.Code = problem.BadLimit

@@ -277,18 +277,18 @@ func New(o Options) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{Options: o, sessions: map[string]*session{}, visits: map[accountPage]bool{}, tokens: map[[sha256.Size]byte]token{}, shelf: shelf}
-	s.messages = quota.NewGate(quota.GateOptions{Kind: quota.Messages(), Whole: maxOfMessages, Quotas: o.Quotas, Tenants: o.Authority.Counted})
-	s.background, s.stop = context.WithCancel(context.Background())
-	s.logins = newLogins(o.Accounts.Logins)
-	s.recheck = wake.New()
-	s.lookAfter = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
-	s.templates = templates{source: o.Templates, now: s.Now, seen: map[string]seenTemplate{}}
-	s.trust = newTrust(s)
-	s.pool = newPool(s)
-	s.tasks.Go(s.pool.run)
-	s.tasks.Go(s.keepPermissions)
-	return s, nil
+	svc := &Service{Options: o, sessions: map[string]*session{}, visits: map[accountPage]bool{}, tokens: map[[sha256.Size]byte]token{}, shelf: shelf}
+	svc.messages = quota.NewGate(quota.GateOptions{Kind: quota.Messages(), Whole: maxOfMessages, Quotas: o.Quotas, Tenants: o.Authority.Counted})
+	svc.background, svc.stop = context.WithCancel(context.Background())
+	svc.logins = newLogins(o.Accounts.Logins)
+	svc.recheck = wake.New()
+	svc.lookAfter = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
+	svc.templates = templates{source: o.Templates, now: svc.Now, seen: map[string]seenTemplate{}}
+	svc.trust = newTrust(svc)
+	svc.pool = newPool(svc)
+	svc.tasks.Go(svc.pool.run)
+	svc.tasks.Go(svc.keepPermissions)
+	return svc, nil
 }
 
 // session is one session. Its fields are guarded by Service.mu, except those that are set once before it is shared.
@@ -356,25 +356,25 @@ type session struct {
 }
 
 // Drain keeps new sessions from being opened, or lets them be opened again.
-func (s *Service) Drain(drain bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.draining = drain
+func (svc *Service) Drain(drain bool) {
+	svc.mu.Lock()
+	defer svc.mu.Unlock()
+	svc.draining = drain
 }
 
 // Ready is nil while new sessions can be opened here, or else the reason why not.
-func (s *Service) Ready() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.unready()
+func (svc *Service) Ready() error {
+	svc.mu.Lock()
+	defer svc.mu.Unlock()
+	return svc.unready()
 }
 
 // unready is Ready for a caller that has the lock.
-func (s *Service) unready() error {
+func (svc *Service) unready() error {
 	switch {
-	case s.shutting:
+	case svc.shutting:
 		return problem.New(problem.ShuttingDown, "try again when clawjail runs again", "clawjail is being stopped")
-	case s.draining:
+	case svc.draining:
 		return problem.New(problem.NodeDraining, "ask another control plane; to have this one open sessions again: clawjail node resume NODE", "this control plane opens no new sessions")
 	}
 	return nil
@@ -382,26 +382,26 @@ func (s *Service) unready() error {
 
 // Shutdown closes every session, empties the pool, and returns when nothing is left or when ctx ends. No session can be
 // opened from its beginning on.
-func (s *Service) Shutdown(ctx context.Context) error {
-	s.mu.Lock()
-	s.shutting = true
-	all := make([]*session, 0, len(s.sessions))
-	for _, r := range s.sessions {
-		all = append(all, r)
+func (svc *Service) Shutdown(ctx context.Context) error {
+	svc.mu.Lock()
+	svc.shutting = true
+	all := make([]*session, 0, len(svc.sessions))
+	for _, s := range svc.sessions {
+		all = append(all, s)
 	}
-	s.mu.Unlock()
-	s.stop()
-	for _, r := range all {
-		s.begin(r, Ended{Cause: CauseShutdown})
+	svc.mu.Unlock()
+	svc.stop()
+	for _, s := range all {
+		svc.begin(s, Ended{Cause: CauseShutdown})
 	}
 	done := make(chan struct{})
 	go func() { // ends with the tasks, which all end: see their bounds
 		defer close(done)
-		s.tasks.Wait()
+		svc.tasks.Wait()
 	}()
 	select {
 	case <-done:
-		return s.shelf.Close()
+		return svc.shelf.Close()
 	case <-ctx.Done():
 		return fmt.Errorf("close all sessions: %w", context.Cause(ctx))
 	}

@@ -37,8 +37,8 @@ type jailSpec struct {
 const templateAge = 2 * time.Second
 
 // jailSpecOf works out the jail of options.
-func (s *Service) jailSpecOf(ctx context.Context, sh jailOptions) (jailSpec, error) {
-	t, err := s.templates.get(ctx, sh.template)
+func (svc *Service) jailSpecOf(ctx context.Context, sh jailOptions) (jailSpec, error) {
+	t, err := svc.templates.get(ctx, sh.template)
 	if err != nil {
 		return jailSpec{}, err
 	}
@@ -47,13 +47,13 @@ func (s *Service) jailSpecOf(ctx context.Context, sh jailOptions) (jailSpec, err
 		return jailSpec{}, problem.New(problem.BadTemplate, "take another browser or template; `clawjail template ls` shows what is in them",
 			"template %s has no browser %s", sh.template, sh.build)
 	}
-	files, err := s.trust.files(ctx, sh.template, t.Digest)
+	files, err := svc.trust.files(ctx, sh.template, t.Digest)
 	if err != nil {
 		return jailSpec{}, err
 	}
 	home := jail.KindBrowser.Home()
-	launch := browser.Options{Build: browser.Build(sh.build), Binary: program, Proxy: s.Proxy, ProfileDir: home + "/profile",
-		Home: home, TempDir: "/tmp", NoSandbox: s.Unsandboxed}
+	launch := browser.Options{Build: browser.Build(sh.build), Binary: program, Proxy: svc.Proxy, ProfileDir: home + "/profile",
+		Home: home, TempDir: "/tmp", NoSandbox: svc.Unsandboxed}
 	argv, err := browser.Command(launch)
 	if err != nil {
 		return jailSpec{}, fmt.Errorf("describe the browser: %w", err)
@@ -85,7 +85,7 @@ func (s *Service) jailSpecOf(ctx context.Context, sh jailOptions) (jailSpec, err
 		Spec   jail.Spec
 		CAs    string
 		Digest string
-	}{spec, s.ExtraCA.digest, t.Digest})
+	}{spec, svc.ExtraCA.digest, t.Digest})
 	if err != nil {
 		return jailSpec{}, fmt.Errorf("describe the jail: %w", err)
 	}

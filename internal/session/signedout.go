@@ -143,41 +143,41 @@ func (w *loginWatch) given(domain string, list []cookies.Cookie) {
 func (w *loginWatch) poke() { w.poked.Send() }
 
 // lookAgain looks at the pages of an operator session for a while after each thing that is done in it, until it ends.
-func (s *Service) lookAgain(r *session, b Browser) {
-	next := len(s.lookAfter)
+func (svc *Service) lookAgain(s *session, b Browser) {
+	next := len(svc.lookAfter)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
 		var due <-chan time.Time
-		if next < len(s.lookAfter) {
+		if next < len(svc.lookAfter) {
 			due = timer.C
 		}
 		select {
-		case <-r.life.Done():
+		case <-s.life.Done():
 			return
-		case <-r.watch.poked:
+		case <-s.watch.poked:
 			if next > 0 { // the first look after the first of many
 				next = 0
-				timer.Reset(s.lookAfter[0])
+				timer.Reset(svc.lookAfter[0])
 			}
 		case <-due:
-			if next++; next < len(s.lookAfter) {
-				timer.Reset(s.lookAfter[next])
+			if next++; next < len(svc.lookAfter) {
+				timer.Reset(svc.lookAfter[next])
 			}
-			for _, tab := range s.openTabs(r, b) {
-				s.look(r.life, r, b, tab)
+			for _, tab := range svc.openTabs(s, b) {
+				svc.look(s.life, s, b, tab)
 			}
 		}
 	}
 }
 
 // openTabs are the newest tabs of a browser, by their handles.
-func (s *Service) openTabs(r *session, b Browser) (out []string) {
-	ctx, cancel := context.WithTimeout(r.life, lookLimit)
+func (svc *Service) openTabs(s *session, b Browser) (out []string) {
+	ctx, cancel := context.WithTimeout(s.life, lookLimit)
 	defer cancel()
 	answer, err := b.Do(ctx, browser.Tabs{})
 	if err != nil {
-		s.Log.Debug("list the tabs of a session", "session", r.id, "error", err)
+		svc.Log.Debug("list the tabs of a session", "session", s.id, "error", err)
 		return nil
 	}
 	list := answer.(browser.TabsResult).Tabs
@@ -188,72 +188,72 @@ func (s *Service) openTabs(r *session, b Browser) (out []string) {
 }
 
 // look sees whether a page asks to log in to one of the session's accounts, and returns which; nil for none.
-func (s *Service) look(ctx context.Context, r *session, b Browser, tab string) *Refresh {
-	if len(r.plan.domains) == 0 {
+func (svc *Service) look(ctx context.Context, s *session, b Browser, tab string) *Refresh {
+	if len(s.plan.domains) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookLimit)
 	defer cancel()
-	r.watch.looking.Lock()
-	defer r.watch.looking.Unlock()
-	selectors, sent := s.lookFor(r)
+	s.watch.looking.Lock()
+	defer s.watch.looking.Unlock()
+	selectors, sent := svc.lookFor(s)
 	page, err := b.SignIn(ctx, tab, selectors...)
 	if err != nil {
-		s.Log.Debug("look whether a page asks to log in", "session", r.id, "error", err)
+		svc.Log.Debug("look whether a page asks to log in", "session", s.id, "error", err)
 		return nil
 	}
 	at, err := url.Parse(page.URL)
 	if err != nil || page.URL == "" {
 		return nil
 	}
-	r.watch.mu.Lock()
-	defer r.watch.mu.Unlock()
-	own := slices.ContainsFunc(r.plan.domains, func(domain string) bool { return cookies.Within(at.Hostname(), domain) })
-	came := r.watch.from(page.Tab, page.Document, sent)
+	s.watch.mu.Lock()
+	defer s.watch.mu.Unlock()
+	own := slices.ContainsFunc(s.plan.domains, func(domain string) bool { return cookies.Within(at.Hostname(), domain) })
+	came := s.watch.from(page.Tab, page.Document, sent)
 	var asks *Refresh
-	for n, domain := range r.plan.domains {
-		if own && !cookies.Within(at.Hostname(), domain) && !s.logins[domain].asks(page.URL) {
+	for n, domain := range s.plan.domains {
+		if own && !cookies.Within(at.Hostname(), domain) && !svc.logins[domain].asks(page.URL) {
 			continue // it is the page of another account
 		}
-		v := s.judge(ctx, r, b, domain, page, at, came == domain, page.Matches[2*n], page.Matches[2*n+1])
+		v := svc.judge(ctx, s, b, domain, page, at, came == domain, page.Matches[2*n], page.Matches[2*n+1])
 		for i := range 2 {
-			if a := r.watch.account(domain); page.Bad[2*n+i] && !a.bad {
+			if a := s.watch.account(domain); page.Bad[2*n+i] && !a.bad {
 				a.bad = true
-				s.Log.Warn("look for what a page has: no CSS selector", "session", r.id, "domain", domain, "selector", selectors[2*n+i])
+				svc.Log.Warn("look for what a page has: no CSS selector", "session", s.id, "domain", domain, "selector", selectors[2*n+i])
 			}
 		}
 		switch {
 		case v.SignedOut != signedout.None:
 			asks = &Refresh{Domain: domain, Reason: string(v.SignedOut)}
-			s.needsRefresh(r, *asks)
+			svc.needsRefresh(s, *asks)
 		case v.SignedIn:
-			s.signedIn(r, domain)
+			svc.signedIn(s, domain)
 		}
 	}
-	for _, domain := range r.plan.domains {
+	for _, domain := range s.plan.domains {
 		if cookies.Within(at.Hostname(), domain) {
-			r.watch.at[page.Tab], r.watch.newest = domain, domain
+			s.watch.at[page.Tab], s.watch.newest = domain, domain
 		}
 	}
-	r.watch.asking.Store(asks != nil)
+	s.watch.asking.Store(asks != nil)
 	return asks
 }
 
 // lookFor returns the selectors of each domain, of the configuration and of its account, and how often the session was sent elsewhere.
-func (s *Service) lookFor(r *session) (selectors []string, sent int) {
-	r.watch.mu.Lock()
-	defer r.watch.mu.Unlock()
-	for _, domain := range r.plan.domains {
-		selectors = append(selectors, s.logins[domain].Selector, r.watch.account(domain).how.Marker)
+func (svc *Service) lookFor(s *session) (selectors []string, sent int) {
+	s.watch.mu.Lock()
+	defer s.watch.mu.Unlock()
+	for _, domain := range s.plan.domains {
+		selectors = append(selectors, svc.logins[domain].Selector, s.watch.account(domain).how.Marker)
 	}
-	return selectors, r.watch.sent
+	return selectors, s.watch.sent
 }
 
 // judge says what a page says of one account. The caller holds the watch's lock.
-func (s *Service) judge(ctx context.Context, r *session, b Browser, domain string, page browser.SignInPage, at *url.URL, came, selected, marked bool) signedout.Verdict {
-	a, own := r.watch.account(domain), cookies.Within(at.Hostname(), domain)
+func (svc *Service) judge(ctx context.Context, s *session, b Browser, domain string, page browser.SignInPage, at *url.URL, came, selected, marked bool) signedout.Verdict {
+	a, own := s.watch.account(domain), cookies.Within(at.Hostname(), domain)
 	// A selector of the configuration is for pages of the domain: others may have a form of their own.
-	if s.logins[domain].asks(page.URL) || own && selected {
+	if svc.logins[domain].asks(page.URL) || own && selected {
 		return signedout.Verdict{SignedOut: signedout.LoginPage}
 	}
 	if a.how.Unwatched {
@@ -261,13 +261,13 @@ func (s *Service) judge(ctx context.Context, r *session, b Browser, domain strin
 	}
 	k := signedout.Known{Domain: domain, Start: a.how.Page, HasMarker: a.how.Marker != "", MarkerSeen: marked, FromDomain: came}
 	if k.Start == "" {
-		k.Start = s.logins[domain].ProbeURL
+		k.Start = svc.logins[domain].ProbeURL
 	}
 	if own {
-		k.CookiesDeleted = s.deleted(ctx, r, b, domain, a)
-		seen := s.noteVisit(r, accountPage{r.plan.tenant, domain, at.Host + at.Path}, page)
-		k.PasswordIsNew = seen.before && s.Now().Sub(seen.at) < settleTime
-		k.Settled = s.Now().Sub(seen.at) >= settleTime
+		k.CookiesDeleted = svc.deleted(ctx, s, b, domain, a)
+		seen := svc.noteVisit(s, accountPage{s.plan.tenant, domain, at.Host + at.Path}, page)
+		k.PasswordIsNew = seen.before && svc.Now().Sub(seen.at) < settleTime
+		k.Settled = svc.Now().Sub(seen.at) >= settleTime
 	}
 	return signedout.Judge(page, k)
 }
@@ -278,39 +278,39 @@ func (l login) asks(address string) bool {
 }
 
 // noteVisit notes what a page shows, and returns what is known of this visit. The caller holds the watch's lock.
-func (s *Service) noteVisit(r *session, v accountPage, page browser.SignInPage) visited {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	asked, known := s.visits[v]
-	if !known && len(s.visits) >= maxVisits {
-		for other := range s.visits { // any: it is a guess about guesses
-			delete(s.visits, other)
+func (svc *Service) noteVisit(s *session, v accountPage, page browser.SignInPage) visited {
+	svc.mu.Lock()
+	defer svc.mu.Unlock()
+	asked, known := svc.visits[v]
+	if !known && len(svc.visits) >= maxVisits {
+		for other := range svc.visits { // any: it is a guess about guesses
+			delete(svc.visits, other)
 			break
 		}
 	}
-	visit, same := r.watch.visits[v]
+	visit, same := s.watch.visits[v]
 	if !same || visit.document != page.Document {
-		bounded(r.watch.visits)
-		visit = visited{document: page.Document, at: s.Now(), before: known && !asked}
-		r.watch.visits[v] = visit
+		bounded(s.watch.visits)
+		visit = visited{document: page.Document, at: svc.Now(), before: known && !asked}
+		s.watch.visits[v] = visit
 		asked = false
 	}
-	s.visits[v] = asked || page.Passwords > 0
+	svc.visits[v] = asked || page.Passwords > 0
 	return visit
 }
 
 // deleted says whether the site has deleted the cookies of an account that sign in, and set no others of their kind.
-func (s *Service) deleted(ctx context.Context, r *session, b Browser, domain string, a *watchedLogin) bool {
-	if len(a.cookies) == 0 || s.Now().Sub(a.asked) < jarEvery {
+func (svc *Service) deleted(ctx context.Context, s *session, b Browser, domain string, a *watchedLogin) bool {
+	if len(a.cookies) == 0 || svc.Now().Sub(a.asked) < jarEvery {
 		return a.deleted
 	}
 	jar, err := b.Cookies(ctx, "")
 	if err != nil {
-		s.Log.Debug("look which cookies a session has", "session", r.id, "error", err)
+		svc.Log.Debug("look which cookies a session has", "session", s.id, "error", err)
 		return a.deleted
 	}
 	defer cookies.Wipe(jar)
-	a.asked = s.Now()
+	a.asked = svc.Now()
 	there, others := map[cookies.ID]bool{}, false
 	for _, c := range jar {
 		if !cookies.Matches(c, []string{domain}) {
@@ -344,25 +344,25 @@ func signsIn(name string) bool {
 }
 
 // markSignedOut puts on record that an account is signed out, or that it is not when by is empty.
-func (s *Service) markSignedOut(r *session, domain, by string) {
+func (svc *Service) markSignedOut(s *session, domain, by string) {
 	ctx, cancel := context.WithTimeout(context.Background(), markLimit)
 	defer cancel()
-	err := s.Accounts.Leases.MarkSignedOut(ctx, r.plan.tenant, domain, store.SignedOut{Opened: r.created, At: s.Now(), By: by})
+	err := svc.Accounts.Leases.MarkSignedOut(ctx, s.plan.tenant, domain, store.SignedOut{Opened: s.created, At: svc.Now(), By: by})
 	if err != nil && problem.CodeOf(err) != problem.NotFound { // the account may be gone meanwhile
-		s.Log.Error("remember whether an account is signed in", "session", r.id, "domain", domain, "error", err)
+		svc.Log.Error("remember whether an account is signed in", "session", s.id, "domain", domain, "error", err)
 	}
 }
 
 // signedIn takes back that an account is signed out. The caller holds the watch's lock.
-func (s *Service) signedIn(r *session, domain string) {
+func (svc *Service) signedIn(s *session, domain string) {
 	of := func(f Refresh) bool { return f.Domain == domain && f.Reason != ReasonExpired }
-	s.mu.Lock()
-	out := r.watch.account(domain).out || slices.ContainsFunc(r.refresh, of)
-	r.refresh = slices.DeleteFunc(r.refresh, of)
-	s.mu.Unlock()
+	svc.mu.Lock()
+	out := s.watch.account(domain).out || slices.ContainsFunc(s.refresh, of)
+	s.refresh = slices.DeleteFunc(s.refresh, of)
+	svc.mu.Unlock()
 	if out {
-		s.markSignedOut(r, domain, "")
-		r.watch.account(domain).out = false
+		svc.markSignedOut(s, domain, "")
+		s.watch.account(domain).out = false
 	}
 }
 

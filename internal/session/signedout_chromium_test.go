@@ -331,16 +331,16 @@ func TestTheLoginWalkProposesHowToSeeTheLoginLater(t *testing.T) {
 	kinds := map[string]kind{"form": {path: "/inbox", in: inbox, out: to("/login"), at: at("/login", html(200, signInForm))}}
 	a, id, forget := openWeb(t, kinds, grant.AccessTools)
 	a.s.mu.Lock()
-	r := a.s.sessions[id]
-	r.plan.refresh = "form.example" // the browser of a session to log in with has policies, which this one has not
-	b := r.instance.browser
+	s := a.s.sessions[id]
+	s.plan.refresh = "form.example" // the browser of a session to log in with has policies, which this one has not
+	b := s.instance.browser
 	a.s.mu.Unlock()
 	proposes := func(address string, want vault.SignedIn) {
 		t.Helper()
 		if _, err := b.Navigate(t.Context(), address); err != nil {
 			t.Fatal(err)
 		}
-		if got := a.s.shows(t.Context(), r, b); got != want {
+		if got := a.s.shows(t.Context(), s, b); got != want {
 			t.Errorf("at %s it proposes %+v", address, got)
 		}
 	}

@@ -149,7 +149,7 @@ func dialThrough(ctx context.Context, t *testing.T, proxy *httptest.Server) (Bro
 func TestAfterATakeOverNoScriptOfTheAgentsHearsAKey(t *testing.T) {
 	site := newListener(t)
 	w := newWorld(t)
-	s, err := New(w.options(func(o *Options) {
+	svc, err := New(w.options(func(o *Options) {
 		o.Connect = func(ctx context.Context, _ *jail.Stdio) (Browser, error) { return dialThrough(ctx, t, site.Server) }
 	}))
 	if err != nil {
@@ -158,16 +158,16 @@ func TestAfterATakeOverNoScriptOfTheAgentsHearsAKey(t *testing.T) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := s.Shutdown(ctx); err != nil {
+		if err := svc.Shutdown(ctx); err != nil {
 			t.Error(err)
 		}
 	})
-	out := openOf(t, s, worker, OpenRequest{})
+	out := openOf(t, svc, worker, OpenRequest{})
 	going := func(path string) browser.Navigate { return browser.Navigate{URL: siteAddress + path} }
-	if _, err := s.Drive(t.Context(), worker, out.ID, going("/")); err != nil {
+	if _, err := svc.Drive(t.Context(), worker, out.ID, going("/")); err != nil {
 		t.Fatal(err)
 	}
-	attached, err := s.Attach(t.Context(), worker, out.ID)
+	attached, err := svc.Attach(t.Context(), worker, out.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestAfterATakeOverNoScriptOfTheAgentsHearsAKey(t *testing.T) {
 		client.call(t, page, "Input.dispatchKeyEvent", map[string]any{"type": "keyDown", "key": "z", "text": "z"})
 	})
 
-	if _, err := s.TakeOver(t.Context(), ann, out.ID, false); err != nil {
+	if _, err := svc.TakeOver(t.Context(), ann, out.ID, false); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -193,10 +193,10 @@ func TestAfterATakeOverNoScriptOfTheAgentsHearsAKey(t *testing.T) {
 	if err := client.Close(); err != nil {
 		t.Error(err)
 	}
-	_, err = s.Drive(t.Context(), worker, out.ID, going("/two"))
+	_, err = svc.Drive(t.Context(), worker, out.ID, going("/two"))
 	wantCode(t, err, problem.TakenOver)
 
-	hers := watch(t, s, ann, out.ID)
+	hers := watch(t, svc, ann, out.ID)
 	input := func(in browser.LiveInput) {
 		t.Helper()
 		if _, err := hers.Input(t.Context(), in); err != nil {
@@ -226,10 +226,10 @@ func TestAfterATakeOverNoScriptOfTheAgentsHearsAKey(t *testing.T) {
 	input(browser.LiveInput{Type: "go", URL: siteAddress + "/"})
 	site.hears(t, "/seen", "t", typing("t"))
 
-	if _, err := s.HandBack(t.Context(), ann, out.ID, false); err != nil {
+	if _, err := svc.HandBack(t.Context(), ann, out.ID, false); err != nil {
 		t.Fatal(err)
 	}
-	again, err := s.Attach(t.Context(), worker, out.ID)
+	again, err := svc.Attach(t.Context(), worker, out.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +242,7 @@ func TestAfterATakeOverNoScriptOfTheAgentsHearsAKey(t *testing.T) {
 	if err := client.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.Drive(t.Context(), worker, out.ID, going("/")); err != nil {
+	if _, err := svc.Drive(t.Context(), worker, out.ID, going("/")); err != nil {
 		t.Error(err)
 	}
 }

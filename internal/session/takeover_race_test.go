@@ -15,15 +15,15 @@ import (
 
 // A person who hands back closes the page next: half a hand-back would leave dialogs open that nobody answers.
 func TestAHandBackThatHasBegunIsDoneWithoutItsCaller(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := openOf(t, s, worker, OpenRequest{})
-		takeOver(t, s, ann, out.ID)
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := openOf(t, svc, worker, OpenRequest{})
+		takeOver(t, svc, ann, out.ID)
 		release := w.holding("let go")
 		ctx, leave := context.WithCancel(t.Context())
 		defer leave()
 		done := make(chan error, 1)
 		go func() {
-			_, err := s.HandBack(ctx, ann, out.ID, false)
+			_, err := svc.HandBack(ctx, ann, out.ID, false)
 			done <- err
 		}()
 		synctest.Wait() // it lets go
@@ -33,22 +33,22 @@ func TestAHandBackThatHasBegunIsDoneWithoutItsCaller(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		usable(t, s, worker, out.ID, "")
+		usable(t, svc, worker, out.ID, "")
 	})
 }
 
 func TestWhoComesDuringAHandBackThatFailsIsToldWhoHasIt(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := openOf(t, s, worker, OpenRequest{})
-		takeOver(t, s, ann, out.ID)
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := openOf(t, svc, worker, OpenRequest{})
+		takeOver(t, svc, ann, out.ID)
 		release := w.holding("let go")
 		done := make(chan error, 1)
 		go func() {
-			_, err := s.HandBack(t.Context(), ann, out.ID, false)
+			_, err := svc.HandBack(t.Context(), ann, out.ID, false)
 			done <- err
 		}()
 		synctest.Wait() // it lets go
-		l := watch(t, s, ben, out.ID)
+		l := watch(t, svc, ben, out.ID)
 		told := make(chan Sight, 1)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -75,9 +75,9 @@ func TestWhoComesDuringAHandBackThatFailsIsToldWhoHasIt(t *testing.T) {
 func TestAPictureThatIsLateDoesNotShowThePerson(t *testing.T) {
 	for name, taken := range map[string]bool{"it is taken over meanwhile": true, "nobody takes it over": false} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-				out := openOf(t, s, worker, OpenRequest{Record: RecordAudit, Access: "cdp"})
-				client, err := s.Attach(t.Context(), worker, out.ID)
+			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+				out := openOf(t, svc, worker, OpenRequest{Record: RecordAudit, Access: "cdp"})
+				client, err := svc.Attach(t.Context(), worker, out.ID)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -92,11 +92,11 @@ func TestAPictureThatIsLateDoesNotShowThePerson(t *testing.T) {
 					t.Fatal(err)
 				}
 				if taken {
-					takeOver(t, s, ann, out.ID)
+					takeOver(t, svc, ann, out.ID)
 				}
 				release()
 				synctest.Wait()
-				if kept := len(mustGet(t, s, out.ID).Screenshots); (kept == 0) != taken {
+				if kept := len(mustGet(t, svc, out.ID).Screenshots); (kept == 0) != taken {
 					t.Errorf("%d pictures are kept", kept)
 				}
 			})
@@ -105,15 +105,15 @@ func TestAPictureThatIsLateDoesNotShowThePerson(t *testing.T) {
 }
 
 func TestWhatIsDoneWithATokenEndsWithIt(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, OpenRequest{Tenant: store.DefaultTenant})
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := mustOpen(t, svc, OpenRequest{Tenant: store.DefaultTenant})
 		holder := func() (identity.Principal, string) {
 			t.Helper()
-			made, err := s.IssueToken(t.Context(), ann, out.ID, identity.ScopeControl, 0)
+			made, err := svc.IssueToken(t.Context(), ann, out.ID, identity.ScopeControl, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
-			p, err := s.Redeem(t.Context(), made.Token)
+			p, err := svc.Redeem(t.Context(), made.Token)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -125,12 +125,12 @@ func TestWhatIsDoneWithATokenEndsWithIt(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		for by, end := range map[*identity.Principal]chan error{&gone: failed, &stays: goesOn} {
 			go func() {
-				_, err := visit(s, ctx, *by, out.ID, "slow", 0)
+				_, err := visit(svc, ctx, *by, out.ID, "slow", 0)
 				end <- err
 			}()
 		}
 		synctest.Wait() // both are in the browser
-		if err := s.RevokeToken(t.Context(), ann, out.ID, id); err != nil {
+		if err := svc.RevokeToken(t.Context(), ann, out.ID, id); err != nil {
 			t.Fatal(err)
 		}
 		select {
@@ -139,7 +139,7 @@ func TestWhatIsDoneWithATokenEndsWithIt(t *testing.T) {
 		default:
 			t.Error("it goes on after the token was revoked")
 		}
-		usable(t, s, gone, out.ID, problem.Unauthorized)
+		usable(t, svc, gone, out.ID, problem.Unauthorized)
 		select {
 		case err := <-goesOn:
 			t.Errorf("another's has ended: %v", err)
@@ -151,11 +151,11 @@ func TestWhatIsDoneWithATokenEndsWithIt(t *testing.T) {
 }
 
 func TestAnAgentDoesNotEndTheTokensOfPeople(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := openOf(t, s, worker, OpenRequest{})
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := openOf(t, svc, worker, OpenRequest{})
 		issue := func(by identity.Principal) Token {
 			t.Helper()
-			made, err := s.IssueToken(t.Context(), by, out.ID, identity.ScopeControl, 0)
+			made, err := svc.IssueToken(t.Context(), by, out.ID, identity.ScopeControl, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -164,17 +164,17 @@ func TestAnAgentDoesNotEndTheTokensOfPeople(t *testing.T) {
 		hers, own := issue(ann), issue(worker)
 		listed := func(by identity.Principal, want int) {
 			t.Helper()
-			if list, err := s.Tokens(t.Context(), by, out.ID); err != nil || len(list) != want {
+			if list, err := svc.Tokens(t.Context(), by, out.ID); err != nil || len(list) != want {
 				t.Errorf("%s is shown %+v, %v", by.Actor(), list, err)
 			}
 		}
 		listed(worker, 1)
 		listed(ann, 2)
-		wantCode(t, s.RevokeToken(t.Context(), worker, out.ID, hers.ID), problem.NotFound)
-		if _, err := s.Redeem(t.Context(), hers.Token); err != nil {
+		wantCode(t, svc.RevokeToken(t.Context(), worker, out.ID, hers.ID), problem.NotFound)
+		if _, err := svc.Redeem(t.Context(), hers.Token); err != nil {
 			t.Error(err)
 		}
-		if err := s.RevokeToken(t.Context(), worker, out.ID, own.ID); err != nil {
+		if err := svc.RevokeToken(t.Context(), worker, out.ID, own.ID); err != nil {
 			t.Error(err)
 		}
 		listed(ann, 1)

@@ -27,19 +27,19 @@ var (
 )
 
 // openOf opens a session of the agent's.
-func openOf(t *testing.T, s *Service, by identity.Principal, r OpenRequest) Session {
+func openOf(t *testing.T, svc *Service, by identity.Principal, r OpenRequest) Session {
 	t.Helper()
 	r.Tenant = by.Tenant
-	out, err := s.Open(t.Context(), by, r)
+	out, err := svc.Open(t.Context(), by, r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return out
 }
 
-func takeOver(t *testing.T, s *Service, by identity.Principal, id string) Session {
+func takeOver(t *testing.T, svc *Service, by identity.Principal, id string) Session {
 	t.Helper()
-	out, err := s.TakeOver(t.Context(), by, id, false)
+	out, err := svc.TakeOver(t.Context(), by, id, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,29 +47,29 @@ func takeOver(t *testing.T, s *Service, by identity.Principal, id string) Sessio
 }
 
 // usable says what somebody gets who uses a session.
-func usable(t *testing.T, s *Service, by identity.Principal, id, want string) {
+func usable(t *testing.T, svc *Service, by identity.Principal, id, want string) {
 	t.Helper()
-	_, err := visit(s, t.Context(), by, id, "https://example.com/", 0)
+	_, err := visit(svc, t.Context(), by, id, "https://example.com/", 0)
 	wantCode(t, err, want)
-	_, err = photograph(s, t.Context(), by, id)
+	_, err = photograph(svc, t.Context(), by, id)
 	wantCode(t, err, want)
 }
 
 func TestATakeOverCutsWhoeverUsesTheSessionAndTellsThem(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := openOf(t, s, worker, OpenRequest{})
-		client, err := s.Attach(t.Context(), worker, out.ID)
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := openOf(t, svc, worker, OpenRequest{})
+		client, err := svc.Attach(t.Context(), worker, out.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
 		under := make(chan error, 1)
 		go func() {
-			_, err := visit(s, t.Context(), worker, out.ID, "slow", 0)
+			_, err := visit(svc, t.Context(), worker, out.ID, "slow", 0)
 			under <- err
 		}()
 		synctest.Wait() // it is in the browser
 		began := time.Now()
-		taken := takeOver(t, s, ann, out.ID)
+		taken := takeOver(t, svc, ann, out.ID)
 		if taken.Control == nil || taken.Control.By != "operator:ann" || !taken.Control.Since.Equal(began) {
 			t.Errorf("the control is %+v", taken.Control)
 		}
@@ -88,55 +88,55 @@ func TestATakeOverCutsWhoeverUsesTheSessionAndTellsThem(t *testing.T) {
 		}
 		w.before(t, "hold dialogs", "renew")
 		// Everything of the agent's says what to do.
-		usable(t, s, worker, out.ID, problem.TakenOver)
-		_, err = s.Attach(t.Context(), worker, out.ID)
+		usable(t, svc, worker, out.ID, problem.TakenOver)
+		_, err = svc.Attach(t.Context(), worker, out.ID)
 		wantCode(t, err, problem.TakenOver)
 		if p, _ := problem.As(err); p == nil || !strings.Contains(p.Hint, "take a new snapshot") || strings.Contains(p.Message+p.Hint, "ann") {
 			t.Errorf("the agent is told %+v", err)
 		}
-		_, err = s.Devtools(t.Context(), worker, out.ID)
+		_, err = svc.Devtools(t.Context(), worker, out.ID)
 		wantCode(t, err, problem.TakenOver)
-		_, err = s.IssueToken(t.Context(), worker, out.ID, identity.ScopeCDP, 0)
+		_, err = svc.IssueToken(t.Context(), worker, out.ID, identity.ScopeCDP, 0)
 		wantCode(t, err, problem.TakenOver)
 		// So does everything of other people's; what the person themselves attached would see their keys too.
-		usable(t, s, ben, out.ID, problem.TakenOver)
-		_, err = s.Attach(t.Context(), ann, out.ID)
+		usable(t, svc, ben, out.ID, problem.TakenOver)
+		_, err = svc.Attach(t.Context(), ann, out.ID)
 		wantCode(t, err, problem.TakenOver)
-		usable(t, s, ann, out.ID, "")
-		if got := mustGet(t, s, out.ID); got.Control == nil {
+		usable(t, svc, ann, out.ID, "")
+		if got := mustGet(t, svc, out.ID); got.Control == nil {
 			t.Error("the session does not say who has it")
 		}
-		if _, err := s.HandBack(t.Context(), ann, out.ID, false); err != nil {
+		if _, err := svc.HandBack(t.Context(), ann, out.ID, false); err != nil {
 			t.Fatal(err)
 		}
-		usable(t, s, worker, out.ID, "")
-		again, err := s.Attach(t.Context(), worker, out.ID)
+		usable(t, svc, worker, out.ID, "")
+		again, err := svc.Attach(t.Context(), worker, out.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := again.Close(); err != nil {
 			t.Error(err)
 		}
-		if got := mustGet(t, s, out.ID); got.Control != nil {
+		if got := mustGet(t, svc, out.ID); got.Control != nil {
 			t.Errorf("the session still says %+v", got.Control)
 		}
 	})
 }
 
 func TestAHolderOfATokenIsNotWhoMadeIt(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, OpenRequest{Tenant: store.DefaultTenant})
-		made, err := s.IssueToken(t.Context(), ann, out.ID, identity.ScopeCDP, 0)
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := mustOpen(t, svc, OpenRequest{Tenant: store.DefaultTenant})
+		made, err := svc.IssueToken(t.Context(), ann, out.ID, identity.ScopeCDP, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		holder, err := s.Redeem(t.Context(), made.Token)
+		holder, err := svc.Redeem(t.Context(), made.Token)
 		if err != nil {
 			t.Fatal(err)
 		}
-		takeOver(t, s, ann, out.ID)
-		usable(t, s, holder, out.ID, problem.TakenOver)
-		_, err = s.Attach(t.Context(), holder, out.ID)
+		takeOver(t, svc, ann, out.ID)
+		usable(t, svc, holder, out.ID, problem.TakenOver)
+		_, err = svc.Attach(t.Context(), holder, out.ID)
 		wantCode(t, err, problem.TakenOver)
 	})
 }
@@ -144,37 +144,37 @@ func TestAHolderOfATokenIsNotWhoMadeIt(t *testing.T) {
 func TestPagesAreRenewedOnlyWhereAScriptMayBe(t *testing.T) {
 	for name, test := range map[string]struct {
 		by   identity.Principal
-		do   func(t *testing.T, s *Service, id string)
+		do   func(t *testing.T, svc *Service, id string)
 		want int
 	}{
 		"nobody ran one": {by: admin},
-		"somebody did": {by: admin, want: 1, do: func(t *testing.T, s *Service, id string) {
-			if _, err := s.Drive(t.Context(), admin, id, visiting{"https://example.com/", time.Second, browser.Evaluates}); err != nil {
+		"somebody did": {by: admin, want: 1, do: func(t *testing.T, svc *Service, id string) {
+			if _, err := svc.Drive(t.Context(), admin, id, visiting{"https://example.com/", time.Second, browser.Evaluates}); err != nil {
 				t.Error(err)
 			}
 		}},
-		"a client was there": {by: admin, want: 1, do: func(t *testing.T, s *Service, id string) {
-			if err := attach(t, s, id).Close(); err != nil {
+		"a client was there": {by: admin, want: 1, do: func(t *testing.T, svc *Service, id string) {
+			if err := attach(t, svc, id).Close(); err != nil {
 				t.Error(err)
 			}
 		}},
 		"an agent may attach": {by: worker, want: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-				out, err := s.Open(t.Context(), test.by, OpenRequest{Tenant: store.DefaultTenant})
+			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+				out, err := svc.Open(t.Context(), test.by, OpenRequest{Tenant: store.DefaultTenant})
 				if err != nil {
 					t.Fatal(err)
 				}
 				if test.do != nil {
-					test.do(t, s, out.ID)
+					test.do(t, svc, out.ID)
 				}
-				takeOver(t, s, ann, out.ID)
+				takeOver(t, svc, ann, out.ID)
 				if got := w.count("renew"); got != test.want {
 					t.Errorf("%d times, want %d", got, test.want)
 				}
 				// Nothing was added since: the next person's is not renewed again.
-				if _, err := s.TakeOver(t.Context(), ben, out.ID, true); err != nil {
+				if _, err := svc.TakeOver(t.Context(), ben, out.ID, true); err != nil {
 					t.Fatal(err)
 				}
 				if got := w.count("renew"); got != test.want {
@@ -186,16 +186,16 @@ func TestPagesAreRenewedOnlyWhereAScriptMayBe(t *testing.T) {
 }
 
 func TestASessionInHandIsTakenOnlyWithForce(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := mustOpen(t, s, OpenRequest{Tenant: store.DefaultTenant})
-		takeOver(t, s, ann, out.ID)
-		takeOver(t, s, ann, out.ID) // hers already
-		_, err := s.TakeOver(t.Context(), ben, out.ID, false)
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := mustOpen(t, svc, OpenRequest{Tenant: store.DefaultTenant})
+		takeOver(t, svc, ann, out.ID)
+		takeOver(t, svc, ann, out.ID) // hers already
+		_, err := svc.TakeOver(t.Context(), ben, out.ID, false)
 		wantCode(t, err, problem.Conflict)
 		if p, _ := problem.As(err); p == nil || p.Details["by"] != "operator:ann" {
 			t.Errorf("it does not name who has it: %+v", err)
 		}
-		hers := watch(t, s, ann, out.ID)
+		hers := watch(t, svc, ann, out.ID)
 		if sight := next(t, hers); !sight.Changed || !sight.Mine {
 			t.Errorf("she sees %+v", sight)
 		}
@@ -205,7 +205,7 @@ func TestASessionInHandIsTakenOnlyWithForce(t *testing.T) {
 			hanging <- err
 		}()
 		synctest.Wait()
-		taken, err := s.TakeOver(t.Context(), ben, out.ID, true)
+		taken, err := svc.TakeOver(t.Context(), ben, out.ID, true)
 		if err != nil || taken.Control.By != "operator:ben" {
 			t.Fatalf("%+v, %v", taken.Control, err)
 		}
@@ -215,8 +215,8 @@ func TestASessionInHandIsTakenOnlyWithForce(t *testing.T) {
 		}
 		_, err = hers.Input(t.Context(), browser.LiveInput{Type: "text", Text: "late"})
 		wantCode(t, err, problem.TakenOver)
-		usable(t, s, ann, out.ID, problem.TakenOver)
-		usable(t, s, ben, out.ID, "")
+		usable(t, svc, ann, out.ID, problem.TakenOver)
+		usable(t, svc, ben, out.ID, "")
 		if got := w.count("hold dialogs"); got != 1 {
 			t.Errorf("the dialogs were held %d times", got)
 		}
@@ -224,15 +224,15 @@ func TestASessionInHandIsTakenOnlyWithForce(t *testing.T) {
 }
 
 func TestOfManyWhoTakeASessionOverOneHasIt(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := openOf(t, s, worker, OpenRequest{})
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := openOf(t, svc, worker, OpenRequest{})
 		var all sync.WaitGroup
 		var mu sync.Mutex
 		var won []string
 		for n := range 64 {
 			all.Go(func() {
 				by := operatorOf(store.DefaultTenant, fmt.Sprint("o", n))
-				taken, err := s.TakeOver(t.Context(), by, out.ID, false)
+				taken, err := svc.TakeOver(t.Context(), by, out.ID, false)
 				if err != nil {
 					wantCode(t, err, problem.Conflict)
 					return
@@ -246,7 +246,7 @@ func TestOfManyWhoTakeASessionOverOneHasIt(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if got := mustGet(t, s, out.ID); len(won) != 1 || got.Control == nil || got.Control.By != won[0] {
+		if got := mustGet(t, svc, out.ID); len(won) != 1 || got.Control == nil || got.Control.By != won[0] {
 			t.Errorf("%q have it, and the session says %+v", won, got.Control)
 		}
 		if w.count("hold dialogs") != 1 || w.count("renew") != 1 {
@@ -258,25 +258,25 @@ func TestOfManyWhoTakeASessionOverOneHasIt(t *testing.T) {
 func TestATakeOverThatFailsGivesTheSessionBack(t *testing.T) {
 	for _, step := range []string{"hold dialogs", "renew", "record session.control"} {
 		t.Run(step, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-				out := openOf(t, s, worker, OpenRequest{})
-				hers := watch(t, s, ann, out.ID)
+			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+				out := openOf(t, svc, worker, OpenRequest{})
+				hers := watch(t, svc, ann, out.ID)
 				next(t, hers)
 				w.failOnce(step, errors.New("it does not answer"))
-				if _, err := s.TakeOver(t.Context(), ann, out.ID, false); err == nil {
+				if _, err := svc.TakeOver(t.Context(), ann, out.ID, false); err == nil {
 					t.Fatal("it worked")
 				}
-				if got := mustGet(t, s, out.ID); got.Control != nil {
+				if got := mustGet(t, svc, out.ID); got.Control != nil {
 					t.Errorf("%+v has it", got.Control)
 				}
-				usable(t, s, worker, out.ID, "")
+				usable(t, svc, worker, out.ID, "")
 				_, err := hers.Input(t.Context(), browser.LiveInput{Type: "text", Text: "x"})
 				wantCode(t, err, problem.Conflict)
 				if step != "record session.control" && w.count("let go") != 1 {
 					t.Error("the dialogs are still held")
 				}
 				// And it can be tried again.
-				takeOver(t, s, ann, out.ID)
+				takeOver(t, svc, ann, out.ID)
 			})
 		})
 	}
@@ -285,8 +285,8 @@ func TestATakeOverThatFailsGivesTheSessionBack(t *testing.T) {
 func TestATakeOverEndsWithItsCallerAndInTime(t *testing.T) {
 	for name, leave := range map[string]bool{"the caller leaves": true, "the browser does not answer": false} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-				out := openOf(t, s, worker, OpenRequest{})
+			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+				out := openOf(t, svc, worker, OpenRequest{})
 				release := w.holding("renew")
 				defer release()
 				ctx, cancel := context.WithCancelCause(t.Context())
@@ -294,15 +294,15 @@ func TestATakeOverEndsWithItsCallerAndInTime(t *testing.T) {
 				failed := make(chan error, 1)
 				began := time.Now()
 				go func() {
-					_, err := s.TakeOver(ctx, ann, out.ID, false)
+					_, err := svc.TakeOver(ctx, ann, out.ID, false)
 					failed <- err
 				}()
 				synctest.Wait()
-				usable(t, s, worker, out.ID, problem.TakenOver)
+				usable(t, svc, worker, out.ID, problem.TakenOver)
 				// In between nobody else gets it, not even with force, and it cannot be handed back.
-				_, err := s.TakeOver(t.Context(), ben, out.ID, true)
+				_, err := svc.TakeOver(t.Context(), ben, out.ID, true)
 				wantCode(t, err, problem.Conflict)
-				_, err = s.HandBack(t.Context(), ben, out.ID, true)
+				_, err = svc.HandBack(t.Context(), ben, out.ID, true)
 				wantCode(t, err, problem.Conflict)
 				want := problem.Timeout
 				if leave {
@@ -313,23 +313,23 @@ func TestATakeOverEndsWithItsCallerAndInTime(t *testing.T) {
 				if d := time.Since(began); d > handOverLimit {
 					t.Errorf("it took %s", d)
 				}
-				usable(t, s, worker, out.ID, "")
+				usable(t, svc, worker, out.ID, "")
 			})
 		})
 	}
 }
 
 func TestHandingBackWaitsForPasswords(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := openOf(t, s, worker, OpenRequest{})
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := openOf(t, svc, worker, OpenRequest{})
 		b := w.all()[jail.Name(out.Jail)].browser
-		_, err := s.HandBack(t.Context(), ann, out.ID, true)
+		_, err := svc.HandBack(t.Context(), ann, out.ID, true)
 		wantCode(t, err, problem.Conflict) // nobody has it
-		takeOver(t, s, ann, out.ID)
+		takeOver(t, svc, ann, out.ID)
 		b.mu.Lock()
 		b.secrets = []string{"t1"}
 		b.mu.Unlock()
-		_, err = s.HandBack(t.Context(), ann, out.ID, false)
+		_, err = svc.HandBack(t.Context(), ann, out.ID, false)
 		wantCode(t, err, problem.Conflict)
 		if p, _ := problem.As(err); p == nil || !slices.Equal(p.Details["tabs"].([]string), []string{"t1"}) {
 			t.Errorf("it does not name the tab: %+v", err)
@@ -337,24 +337,24 @@ func TestHandingBackWaitsForPasswords(t *testing.T) {
 		if w.count("let go") != 0 {
 			t.Error("the dialogs were let go")
 		}
-		usable(t, s, worker, out.ID, problem.TakenOver)
+		usable(t, svc, worker, out.ID, problem.TakenOver)
 		// She still has it, and may go on.
-		hers := watch(t, s, ann, out.ID)
+		hers := watch(t, svc, ann, out.ID)
 		if _, err := hers.Input(t.Context(), browser.LiveInput{Type: "text", Text: "x"}); err != nil {
 			t.Error(err)
 		}
 		// A browser that cannot be let go of stays in her hand.
 		w.failOnce("let go", errors.New("it does not answer"))
-		if _, err := s.HandBack(t.Context(), ann, out.ID, true); err == nil {
+		if _, err := svc.HandBack(t.Context(), ann, out.ID, true); err == nil {
 			t.Error("it was handed back with its dialogs")
 		}
-		usable(t, s, worker, out.ID, problem.TakenOver)
-		_, err = s.HandBack(t.Context(), ben, out.ID, false)
+		usable(t, svc, worker, out.ID, problem.TakenOver)
+		_, err = svc.HandBack(t.Context(), ben, out.ID, false)
 		wantCode(t, err, problem.Conflict)
-		if _, err := s.HandBack(t.Context(), ben, out.ID, true); err != nil {
+		if _, err := svc.HandBack(t.Context(), ben, out.ID, true); err != nil {
 			t.Fatal(err)
 		}
-		usable(t, s, worker, out.ID, "")
+		usable(t, svc, worker, out.ID, "")
 		_, err = hers.Input(t.Context(), browser.LiveInput{Type: "text", Text: "x"})
 		wantCode(t, err, problem.Conflict)
 	})
@@ -362,12 +362,12 @@ func TestHandingBackWaitsForPasswords(t *testing.T) {
 
 func TestWhatAPersonDoesIsRecordedNowhere(t *testing.T) {
 	const typed = "correct-horse-battery"
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := openOf(t, s, worker, OpenRequest{Record: RecordAudit})
-		usable(t, s, worker, out.ID, "")
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := openOf(t, svc, worker, OpenRequest{Record: RecordAudit})
+		usable(t, svc, worker, out.ID, "")
 		steps := func() int {
 			var page bytes.Buffer
-			if err := s.WriteRecording(t.Context(), admin, out.ID, &page); err != nil {
+			if err := svc.WriteRecording(t.Context(), admin, out.ID, &page); err != nil {
 				t.Fatal(err)
 			}
 			if strings.Contains(page.String(), typed) {
@@ -376,25 +376,25 @@ func TestWhatAPersonDoesIsRecordedNowhere(t *testing.T) {
 			if got := strings.Contains(page.String(), toolTakeOver); got != (w.count("hold dialogs") > 0) {
 				t.Errorf("the recording names the take-over: %v", got)
 			}
-			return len(mustGet(t, s, out.ID).Screenshots)
+			return len(mustGet(t, svc, out.ID).Screenshots)
 		}
 		before := steps()
-		takeOver(t, s, ann, out.ID)
-		hers := watch(t, s, ann, out.ID)
+		takeOver(t, svc, ann, out.ID)
+		hers := watch(t, svc, ann, out.ID)
 		if _, err := hers.Input(t.Context(), browser.LiveInput{Type: "text", Text: typed}); err != nil {
 			t.Fatal(err)
 		}
-		usable(t, s, ann, out.ID, "")
+		usable(t, svc, ann, out.ID, "")
 		if got := steps(); got != before {
 			t.Errorf("%d pictures became %d while she had it", before, got)
 		}
 		if err := hers.Close(); err != nil {
 			t.Error(err)
 		}
-		if _, err := s.HandBack(t.Context(), ann, out.ID, false); err != nil {
+		if _, err := svc.HandBack(t.Context(), ann, out.ID, false); err != nil {
 			t.Fatal(err)
 		}
-		usable(t, s, worker, out.ID, "")
+		usable(t, svc, worker, out.ID, "")
 		if got := steps(); got <= before {
 			t.Error("it is not recorded again afterwards")
 		}
@@ -411,19 +411,19 @@ func TestWhatAPersonDoesIsRecordedNowhere(t *testing.T) {
 }
 
 func TestASessionEndsWhileItIsInHand(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-		out := openOf(t, s, worker, OpenRequest{Record: RecordAudit})
-		takeOver(t, s, ann, out.ID)
-		hers := watch(t, s, ann, out.ID)
+	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		out := openOf(t, svc, worker, OpenRequest{Record: RecordAudit})
+		takeOver(t, svc, ann, out.ID)
+		hers := watch(t, svc, ann, out.ID)
 		next(t, hers)
-		if _, err := s.Close(t.Context(), worker, out.ID); err != nil {
+		if _, err := svc.Close(t.Context(), worker, out.ID); err != nil {
 			t.Fatal(err)
 		}
 		_, err := hers.Next(t.Context())
 		wantCode(t, err, problem.SessionClosed)
 		_, err = hers.Input(t.Context(), browser.LiveInput{Type: "text"})
 		wantCode(t, err, problem.SessionClosed)
-		_, err = s.HandBack(t.Context(), ann, out.ID, false)
+		_, err = svc.HandBack(t.Context(), ann, out.ID, false)
 		wantCode(t, err, problem.SessionClosed)
 	})
 }
@@ -432,16 +432,16 @@ func TestASessionEndsWhileItIsInHand(t *testing.T) {
 func TestASessionEndsInTheMiddleOfATakeOver(t *testing.T) {
 	for _, step := range []string{"hold dialogs", "renew"} {
 		t.Run(step, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
-				out := openOf(t, s, worker, OpenRequest{})
+			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+				out := openOf(t, svc, worker, OpenRequest{})
 				release := w.holding(step)
 				failed := make(chan error, 1)
 				go func() {
-					_, err := s.TakeOver(t.Context(), ann, out.ID, false)
+					_, err := svc.TakeOver(t.Context(), ann, out.ID, false)
 					failed <- err
 				}()
 				synctest.Wait()
-				if _, err := s.Close(t.Context(), admin, out.ID); err != nil {
+				if _, err := svc.Close(t.Context(), admin, out.ID); err != nil {
 					t.Fatal(err)
 				}
 				w.failOnce(step, errors.New("the pipe is closed"))

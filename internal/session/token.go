@@ -57,7 +57,7 @@ type IssuedToken struct {
 }
 
 // IssueToken makes a token for a session. A zero life is DefaultTokenLife.
-func (s *Service) IssueToken(ctx context.Context, by identity.Principal, id string, scope Scope, life time.Duration) (Token, error) {
+func (svc *Service) IssueToken(ctx context.Context, by identity.Principal, id string, scope Scope, life time.Duration) (Token, error) {
 	if !scope.Valid() {
 		return Token{}, problem.New(problem.BadRequest, "they are view, control and cdp", "%s is not a scope", quote(string(scope)))
 	}
@@ -67,35 +67,35 @@ func (s *Service) IssueToken(ctx context.Context, by identity.Principal, id stri
 	if life < time.Second || life > MaxTokenLife {
 		return Token{}, problem.New(problem.BadLimit, "leave it out for "+DefaultTokenLife.String(), "a life of %s is not between 1s and %s", life, MaxTokenLife)
 	}
-	r, _, err := s.ready(ctx, by, identity.SessionToken, id)
+	s, _, err := svc.ready(ctx, by, identity.SessionToken, id)
 	if err != nil {
 		return Token{}, err
 	}
-	if err := s.notRefresh(r, by, identity.SessionToken, "token"); err != nil {
+	if err := svc.notRefresh(s, by, identity.SessionToken, "token"); err != nil {
 		return Token{}, err
 	}
 	if scope == identity.ScopeCDP {
-		if err := s.mayAttach(r, by, identity.SessionToken); err != nil {
+		if err := svc.mayAttach(s, by, identity.SessionToken); err != nil {
 			return Token{}, err
 		}
 	}
-	within := by.Within(id, scope, s.Now().Add(life)) // or with the key that makes it, if that ends before
+	within := by.Within(id, scope, svc.Now().Add(life)) // or with the key that makes it, if that ends before
 	out := Token{ID: "st_" + strings.ToLower(rand.Text()[:16]), Token: TokenPrefix + rand.Text() + rand.Text(), Scope: scope, Session: id, ExpiresAt: within.ExpiresAt.UTC()}
 	within.SessionToken = out.ID
-	err = s.record(ctx, r, by, identity.SessionToken, "", audit.Fields{"token_id": out.ID, "scope": string(scope), "ttl_s": int(life.Seconds())}, func() error {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if r.state != StateReady {
+	err = svc.record(ctx, s, by, identity.SessionToken, "", audit.Fields{"token_id": out.ID, "scope": string(scope), "ttl_s": int(life.Seconds())}, func() error {
+		svc.mu.Lock()
+		defer svc.mu.Unlock()
+		if s.state != StateReady {
 			return problem.New(problem.SessionClosed, "open a new one", "session %s is ending", id)
 		}
-		if scope == identity.ScopeCDP && r.grip != nil {
-			return takenOver(r)
+		if scope == identity.ScopeCDP && s.grip != nil {
+			return takenOver(s)
 		}
-		if s.expireTokens(id) >= maxTokens {
+		if svc.expireTokens(id) >= maxTokens {
 			return problem.New(problem.RateLimited, "use one that you have, or give them a shorter life", "session %s has %d valid tokens already", id, maxTokens)
 		}
-		s.tokens[sha256.Sum256([]byte(out.Token))] = token{session: id, by: within, created: s.Now().UTC(), uses: newTurn()}
-		r.used = s.Now()
+		svc.tokens[sha256.Sum256([]byte(out.Token))] = token{session: id, by: within, created: svc.Now().UTC(), uses: newTurn()}
+		s.used = svc.Now()
 		return nil
 	})
 	if err != nil {
@@ -106,13 +106,13 @@ func (s *Service) IssueToken(ctx context.Context, by identity.Principal, id stri
 
 // Redeem returns the principal that a token stands for. The code is unauthorized for an invalid or expired token. The caller
 // checks whether the key behind it is still valid.
-func (s *Service) Redeem(_ context.Context, presented string) (identity.Principal, error) {
+func (svc *Service) Redeem(_ context.Context, presented string) (identity.Principal, error) {
 	sum := sha256.Sum256([]byte(presented))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t, ok := s.tokens[sum] // by its hash: nothing is learned from how long it takes
-	r := s.sessions[t.session]
-	if !ok || r == nil || r.state != StateReady || identity.Left(t.by.ExpiresAt, s.Now()) <= 0 {
+	svc.mu.Lock()
+	defer svc.mu.Unlock()
+	t, ok := svc.tokens[sum] // by its hash: nothing is learned from how long it takes
+	s := svc.sessions[t.session]
+	if !ok || s == nil || s.state != StateReady || identity.Left(t.by.ExpiresAt, svc.Now()) <= 0 {
 		return identity.Principal{}, problem.New(problem.Unauthorized, "make a new one; it works for one session, while that is open",
 			"invalid or expired session token")
 	}
@@ -126,17 +126,17 @@ func (t token) managed(by identity.Principal) bool {
 }
 
 // Tokens lists the tokens of a session that are good, oldest first; to an agent those that it has made.
-func (s *Service) Tokens(ctx context.Context, by identity.Principal, id string) ([]IssuedToken, error) {
-	r, err := s.permitted(ctx, by, identity.SessionToken, id)
+func (svc *Service) Tokens(ctx context.Context, by identity.Principal, id string) ([]IssuedToken, error) {
+	s, err := svc.permitted(ctx, by, identity.SessionToken, id)
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.expireTokens(r.id)
+	svc.mu.Lock()
+	defer svc.mu.Unlock()
+	svc.expireTokens(s.id)
 	out := []IssuedToken{}
-	for _, t := range s.tokens {
-		if t.session == r.id && t.managed(by) {
+	for _, t := range svc.tokens {
+		if t.session == s.id && t.managed(by) {
 			out = append(out, IssuedToken{ID: t.by.SessionToken, Scope: t.by.Scope, By: t.by.Actor(), CreatedAt: t.created, ExpiresAt: t.by.ExpiresAt.UTC()})
 		}
 	}
@@ -146,30 +146,30 @@ func (s *Service) Tokens(ctx context.Context, by identity.Principal, id string) 
 
 // RevokeToken ends a token, and returns when nothing is open with it. A session that its holder has in hand stays so, until
 // somebody takes it over with force or hands it back anyway.
-func (s *Service) RevokeToken(ctx context.Context, by identity.Principal, id, named string) error {
-	r, err := s.permitted(ctx, by, identity.SessionToken, id)
+func (svc *Service) RevokeToken(ctx context.Context, by identity.Principal, id, named string) error {
+	s, err := svc.permitted(ctx, by, identity.SessionToken, id)
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	s.expireTokens(r.id)
+	svc.mu.Lock()
+	svc.expireTokens(s.id)
 	var revoked *[sha256.Size]byte
-	for sum, t := range s.tokens {
-		if t.session == r.id && t.by.SessionToken == named && t.managed(by) {
+	for sum, t := range svc.tokens {
+		if t.session == s.id && t.by.SessionToken == named && t.managed(by) {
 			revoked = &sum
 		}
 	}
-	s.mu.Unlock()
+	svc.mu.Unlock()
 	if revoked == nil {
-		return problem.New(problem.NotFound, "list them", "session %s has no valid token %s", r.id, quote(named))
+		return problem.New(problem.NotFound, "list them", "session %s has no valid token %s", s.id, quote(named))
 	}
 	// Nothing may stop an ending.
-	record := s.Records.BeginEnding(s.intent(r, by.Actor(), string(identity.SessionToken), "", audit.Fields{"tool": "revoke", "token_id": named}))
-	s.mu.Lock()
-	uses := s.tokens[*revoked].uses
-	delete(s.tokens, *revoked)
+	record := svc.Records.BeginEnding(svc.intent(s, by.Actor(), string(identity.SessionToken), "", audit.Fields{"tool": "revoke", "token_id": named}))
+	svc.mu.Lock()
+	uses := svc.tokens[*revoked].uses
+	delete(svc.tokens, *revoked)
 	var clients []*attachment
-	for a := range r.attached {
+	for a := range s.attached {
 		if a.by.SessionToken != named {
 			continue
 		}
@@ -180,7 +180,7 @@ func (s *Service) RevokeToken(ctx context.Context, by identity.Principal, id, na
 		}
 		clients = append(clients, a)
 	}
-	for l := range r.lives {
+	for l := range s.lives {
 		if l.by.SessionToken == named {
 			l.end(errTokenRevoked)
 		}
@@ -188,7 +188,7 @@ func (s *Service) RevokeToken(ctx context.Context, by identity.Principal, id, na
 	if uses != nil { // no other call has revoked it
 		uses.finish(errTokenRevoked)
 	}
-	s.mu.Unlock()
+	svc.mu.Unlock()
 	for _, a := range clients {
 		a.cut(errTokenRevoked)
 	}
@@ -203,13 +203,13 @@ func (s *Service) RevokeToken(ctx context.Context, by identity.Principal, id, na
 }
 
 // tokenGood says whether a principal's token for a session was not revoked since it was looked at. The caller holds s.mu.
-func (s *Service) tokenGood(by identity.Principal) bool {
-	return by.SessionToken == "" || s.usesOf(by) != nil
+func (svc *Service) tokenGood(by identity.Principal) bool {
+	return by.SessionToken == "" || svc.usesOf(by) != nil
 }
 
 // usesOf is what is done with a principal's token for a session; nil when that is not good any more. The caller holds s.mu.
-func (s *Service) usesOf(by identity.Principal) *turn {
-	for _, t := range s.tokens {
+func (svc *Service) usesOf(by identity.Principal) *turn {
+	for _, t := range svc.tokens {
 		if t.by.SessionToken == by.SessionToken {
 			return t.uses
 		}
@@ -218,13 +218,13 @@ func (s *Service) usesOf(by identity.Principal) *turn {
 }
 
 // expireTokens forgets the tokens that are not good any more, and says how many a session has. The caller holds s.mu.
-func (s *Service) expireTokens(session string) (count int) {
-	now := s.Now()
-	for sum, t := range s.tokens {
-		r := s.sessions[t.session]
+func (svc *Service) expireTokens(session string) (count int) {
+	now := svc.Now()
+	for sum, t := range svc.tokens {
+		s := svc.sessions[t.session]
 		switch {
-		case identity.Left(t.by.ExpiresAt, now) <= 0, r == nil, r.state != StateReady:
-			delete(s.tokens, sum)
+		case identity.Left(t.by.ExpiresAt, now) <= 0, s == nil, s.state != StateReady:
+			delete(svc.tokens, sum)
 		case t.session == session:
 			count++
 		}
@@ -233,10 +233,10 @@ func (s *Service) expireTokens(session string) (count int) {
 }
 
 // mayAttach refuses DevTools clients where the session's access is tools.
-func (s *Service) mayAttach(r *session, by identity.Principal, op identity.Operation) error {
-	if r.plan.access == grant.AccessCDP {
+func (svc *Service) mayAttach(s *session, by identity.Principal, op identity.Operation) error {
+	if s.plan.access == grant.AccessCDP {
 		return nil
 	}
-	return s.refuse(r, by, op, "cdp", problem.New(problem.Forbidden, "use the tools; or open a session with access cdp, and a grant that allows it",
-		"session %s has the access tools, so DevTools clients cannot attach", r.id))
+	return svc.refuse(s, by, op, "cdp", problem.New(problem.Forbidden, "use the tools; or open a session with access cdp, and a grant that allows it",
+		"session %s has the access tools, so DevTools clients cannot attach", s.id))
 }

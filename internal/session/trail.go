@@ -22,11 +22,11 @@ const (
 )
 
 // intent is the beginning of an action on a session.
-func (s *Service) intent(r *session, actor, action, target string, fields audit.Fields) audit.Intent {
-	s.mu.Lock()
-	name := r.jail
-	s.mu.Unlock()
-	return audit.Intent{Action: action, Tenant: r.plan.tenant, Actor: actor, Session: r.id, Jail: string(name), Target: clip(target),
+func (svc *Service) intent(s *session, actor, action, target string, fields audit.Fields) audit.Intent {
+	svc.mu.Lock()
+	name := s.jail
+	svc.mu.Unlock()
+	return audit.Intent{Action: action, Tenant: s.plan.tenant, Actor: actor, Session: s.id, Jail: string(name), Target: clip(target),
 		Detail: audit.NewDetail(fields)}
 }
 
@@ -54,8 +54,8 @@ func clip(target string) string {
 }
 
 // record does something that a caller asked for, between its intent and its outcome.
-func (s *Service) record(ctx context.Context, r *session, by identity.Principal, op identity.Operation, target string, fields audit.Fields, do func() error) error {
-	record, err := s.Records.Begin(ctx, s.intent(r, by.Actor(), string(op), target, fields))
+func (svc *Service) record(ctx context.Context, s *session, by identity.Principal, op identity.Operation, target string, fields audit.Fields, do func() error) error {
+	record, err := svc.Records.Begin(ctx, svc.intent(s, by.Actor(), string(op), target, fields))
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ type trust struct {
 	made []jail.File
 }
 
-func newTrust(s *Service) *trust { return &trust{service: s, turn: make(chan struct{}, 1)} }
+func newTrust(svc *Service) *trust { return &trust{service: svc, turn: make(chan struct{}, 1)} }
 
 // databaseFiles are the files of an NSS database, in the order in which the script prints them. Chromium looks for
 // them below its home directory.
@@ -89,10 +89,10 @@ func (t *trust) files(ctx context.Context, template, digest string) ([]jail.File
 }
 
 // makeDatabase runs certutil in a jail.
-func (s *Service) makeDatabase(ctx context.Context, template string) (_ []jail.File, err error) {
+func (svc *Service) makeDatabase(ctx context.Context, template string) (_ []jail.File, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	j, err := s.Driver.Create(ctx, jail.Spec{
+	j, err := svc.Driver.Create(ctx, jail.Spec{
 		Kind: jail.KindBrowser, Lifetime: jail.LifetimeOwner, Template: template,
 		Program: jail.Program{
 			Argv: []string{"/bin/sh", "-c", databaseScript},
@@ -105,11 +105,11 @@ func (s *Service) makeDatabase(ctx context.Context, template string) (_ []jail.F
 		return nil, err
 	}
 	i := &instance{jail: j, drained: make(chan struct{})}
-	s.tasks.Go(func() {
+	svc.tasks.Go(func() {
 		defer close(i.drained)
 		i.drain(j.Stdio.Err)
 	})
-	defer func() { err = errors.Join(err, s.destroy(ctx, i)) }()
+	defer func() { err = errors.Join(err, svc.destroy(ctx, i)) }()
 	// A jail that is ended closes its pipes; one that hangs is ended by closing ours.
 	defer context.AfterFunc(ctx, func() {
 		_ = i.hangUp() // destroy reports the same again
@@ -117,7 +117,7 @@ func (s *Service) makeDatabase(ctx context.Context, template string) (_ []jail.F
 
 	var files []jail.File
 	var group errgroup.Group
-	group.Go(func() error { return s.ExtraCA.send(j.Stdio.In) })
+	group.Go(func() error { return svc.ExtraCA.send(j.Stdio.In) })
 	group.Go(func() (err error) {
 		files, err = readDatabase(j.Stdio.Out)
 		return err
@@ -129,7 +129,7 @@ func (s *Service) makeDatabase(ctx context.Context, template string) (_ []jail.F
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	exit, waitErr := s.Driver.Wait(ctx, j.Name)
+	exit, waitErr := svc.Driver.Wait(ctx, j.Name)
 	switch {
 	case waitErr != nil:
 		return nil, errors.Join(err, waitErr)

@@ -142,24 +142,24 @@ func trusting(t *testing.T, d *shellDriver, text []byte) *Service {
 		o.Driver = d
 		o.ExtraCA = must(ParseCertificates("ca.pem", text))
 	})
-	s, err := New(o)
+	svc, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.Shutdown(context.Background()); err != nil {
+		if err := svc.Shutdown(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
-	return s
+	return svc
 }
 
 // The real certutil makes the database, and says afterwards what is in it.
 func TestDatabaseHoldsTheExtraAuthorities(t *testing.T) {
 	certutil := testenv.Tool(t, "certutil")
 	d := &shellDriver{t: t, path: filepath.Dir(certutil) + ":/usr/bin:/bin"}
-	s := trusting(t, d, append(authority(t, "first", true), authority(t, "second", true)...))
-	files, err := s.trust.files(t.Context(), "browser", "sha256:one")
+	svc := trusting(t, d, append(authority(t, "first", true), authority(t, "second", true)...))
+	files, err := svc.trust.files(t.Context(), "browser", "sha256:one")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestDatabaseHoldsTheExtraAuthorities(t *testing.T) {
 		t.Errorf("they are trusted for something else:\n%s", out)
 	}
 	spec := jail.Spec{Kind: jail.KindBrowser, Lifetime: jail.LifetimeOwner, Template: "browser",
-		Program: jail.Program{Argv: []string{"/bin/true"}, Wire: jail.WireStdio}, Limits: must(s.plan(OpenRequest{})).shape.limits, HomeFiles: files}
+		Program: jail.Program{Argv: []string{"/bin/true"}, Wire: jail.WireStdio}, Limits: must(svc.plan(OpenRequest{})).shape.limits, HomeFiles: files}
 	if err := spec.Validate(); err != nil {
 		t.Errorf("the files cannot be staged: %v", err)
 	}
@@ -196,15 +196,15 @@ func TestDatabaseHoldsTheExtraAuthorities(t *testing.T) {
 		digest string
 		runs   int
 	}{{"sha256:one", 1}, {"sha256:two", 2}, {"sha256:two", 2}} {
-		if _, err := s.trust.files(t.Context(), "browser", again.digest); err != nil || d.runs != again.runs {
+		if _, err := svc.trust.files(t.Context(), "browser", again.digest); err != nil || d.runs != again.runs {
 			t.Errorf("%s: made %d times, want %d, %v", again.digest, d.runs, again.runs, err)
 		}
 	}
 }
 
 func TestTemplateWithoutCertutilIsNamed(t *testing.T) {
-	s := trusting(t, &shellDriver{t: t, path: t.TempDir()}, authority(t, "first", true))
-	_, err := s.trust.files(t.Context(), "browser", "sha256:one")
+	svc := trusting(t, &shellDriver{t: t, path: t.TempDir()}, authority(t, "first", true))
+	_, err := svc.trust.files(t.Context(), "browser", "sha256:one")
 	wantCode(t, err, problem.ToolMissing)
 }
 

@@ -28,80 +28,80 @@ const settleLimit = exitLimit + time.Second
 
 // Drive does something with the browser of a session. JavaScript of the caller's is not run in sessions whose access is
 // tools; the code is act_evaluate_disabled.
-func (s *Service) Drive(ctx context.Context, by identity.Principal, id string, op browser.Operation) (any, error) {
+func (svc *Service) Drive(ctx context.Context, by identity.Principal, id string, op browser.Operation) (any, error) {
 	may := identity.SessionUse
 	if op.Effect() == browser.Looks {
 		may = identity.SessionLook
 	}
-	ctx, r, b, done, err := s.use(ctx, by, may, id)
+	ctx, s, b, done, err := svc.use(ctx, by, may, id)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	if r.plan.mode == ModeRefresh && !ofFiles(op) {
-		return nil, s.refuse(r, by, may, op.Tool(), onlyInConsole(r))
+	if s.plan.mode == ModeRefresh && !ofFiles(op) {
+		return nil, svc.refuse(s, by, may, op.Tool(), onlyInConsole(s))
 	}
 	if err := op.Validate(); err != nil {
 		return nil, err
 	}
-	if op.Effect() >= browser.Evaluates && r.plan.access != grant.AccessCDP {
-		return nil, s.refuse(r, by, may, op.Tool(), problem.New(problem.ActEvaluateDisabled,
+	if op.Effect() >= browser.Evaluates && s.plan.access != grant.AccessCDP {
+		return nil, svc.refuse(s, by, may, op.Tool(), problem.New(problem.ActEvaluateDisabled,
 			"use snapshot, query and act without JavaScript; a session opened with access cdp runs it",
-			"session %s does not run JavaScript of its caller", r.id))
+			"session %s does not run JavaScript of its caller", s.id))
 	}
 	if op.Effect() >= browser.Evaluates {
-		s.noteScript(r)
+		svc.noteScript(s)
 	}
 	limit := min(op.Limit(), driveLimit)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit,
 		problem.New(problem.Timeout, "give it more time with timeoutMs, or look at the page with a screenshot", "%s did not end within %s", op.Tool(), limit))
 	defer cancel()
 	tab := browser.TabOf(op)
-	if r.watch.asking.Load() && showsPage(op) && !leaves(op) {
-		if asks := s.look(ctx, r, b, tab); asks != nil {
+	if s.watch.asking.Load() && showsPage(op) && !leaves(op) {
+		if asks := svc.look(ctx, s, b, tab); asks != nil {
 			return nil, loginNeeded(*asks, nil)
 		}
 	}
-	arrived := r.watch.heads(b, op, r.plan.domains)
-	began := s.Now()
+	arrived := s.watch.heads(b, op, s.plan.domains)
+	began := svc.Now()
 	var out any
-	err = s.record(ctx, r, by, may, op.Target(), audit.Fields{"tool": op.Tool()}, func() error {
-		return s.taped(ctx, r, by, b, op, func() (any, error) {
+	err = svc.record(ctx, s, by, may, op.Target(), audit.Fields{"tool": op.Tool()}, func() error {
+		return svc.taped(ctx, s, by, b, op, func() (any, error) {
 			var err error
 			if out, err = b.Do(ctx, op); err != nil {
-				return nil, s.why(ctx, r, scrubbedError(s.valuesOf(r), fmt.Errorf("%s: %w", op.Tool(), s.refused(r, began, s.crashed(ctx, r, err)))))
+				return nil, svc.why(ctx, s, scrubbedError(svc.valuesOf(s), fmt.Errorf("%s: %w", op.Tool(), svc.refused(s, began, svc.crashed(ctx, s, err)))))
 			}
 			return out, nil
 		})
 	})
-	if !r.over() && !seized(ctx) {
+	if !s.over() && !seized(ctx) {
 		if leaves(op) {
 			tab = "" // it may be another one now
 		}
 		// Also after an error: a page that loads slowly may ask to log in.
-		if asks := s.look(ctx, r, b, tab); asks != nil && showsPage(op) {
+		if asks := svc.look(ctx, s, b, tab); asks != nil && showsPage(op) {
 			err = loginNeeded(*asks, err)
 		}
 		if err == nil {
 			arrived()
 		}
-		r.watch.poke()
+		s.watch.poke()
 	}
 	if err != nil {
 		return nil, err
 	}
-	return s.scrubbed(r, op, out)
+	return svc.scrubbed(s, op, out)
 }
 
 // scrubbed takes the values of injected cookies out of what an operation answers, where a site has shown them on a page
 // or a script has printed them. It catches accidents: a script that spells a value backwards is not one. Pictures and
 // files stay as they are.
-func (s *Service) scrubbed(r *session, op browser.Operation, out any) (any, error) {
+func (svc *Service) scrubbed(s *session, op browser.Operation, out any) (any, error) {
 	switch out.(type) {
 	case browser.Picture, browser.FileContent:
 		return out, nil
 	}
-	values := s.valuesOf(r)
+	values := svc.valuesOf(s)
 	if values == nil {
 		return out, nil
 	}
@@ -121,17 +121,17 @@ func (s *Service) scrubbed(r *session, op browser.Operation, out any) (any, erro
 }
 
 // crashed adds to the error of a page whose process ended which limits the kernel says that the jail has run into.
-func (s *Service) crashed(ctx context.Context, r *session, err error) error {
+func (svc *Service) crashed(ctx context.Context, s *session, err error) error {
 	p, ok := problem.As(err)
-	if !ok || p.Code != problem.PageCrashed || r.over() {
+	if !ok || p.Code != problem.PageCrashed || s.over() {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), usageLimit)
 	defer cancel()
-	s.mu.Lock()
-	name := r.jail
-	s.mu.Unlock()
-	status, inspectErr := s.Driver.Inspect(ctx, name)
+	svc.mu.Lock()
+	name := s.jail
+	svc.mu.Unlock()
+	status, inspectErr := svc.Driver.Inspect(ctx, name)
 	if inspectErr != nil || len(status.Usage.Hit) == 0 {
 		return err // the page has crashed all the same
 	}
@@ -147,16 +147,16 @@ func (s *Service) crashed(ctx context.Context, r *session, err error) error {
 }
 
 // noteScript notes that a script of somebody's may be in the pages from now on.
-func (s *Service) noteScript(r *session) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r.scripted = true
+func (svc *Service) noteScript(s *session) {
+	svc.mu.Lock()
+	defer svc.mu.Unlock()
+	s.scripted = true
 }
 
-func (s *Service) valuesOf(r *session) *redact.Values {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return r.values
+func (svc *Service) valuesOf(s *session) *redact.Values {
+	svc.mu.Lock()
+	defer svc.mu.Unlock()
+	return s.values
 }
 
 // scrubbedError does the same for an error: a page may be quoted in one, and errors go to logs and recordings besides. One
@@ -190,25 +190,25 @@ func scrubbedError(values *redact.Values, err error) error {
 }
 
 // refuse puts a refusal on record, and returns it.
-func (s *Service) refuse(r *session, by identity.Principal, op identity.Operation, tool string, why error) error {
-	i := s.intent(r, by.Actor(), string(op), "", nil)
-	s.Records.Note(audit.Event{Action: i.Action, Result: audit.Refused, Tenant: i.Tenant, Actor: i.Actor, Session: i.Session, Jail: i.Jail,
+func (svc *Service) refuse(s *session, by identity.Principal, op identity.Operation, tool string, why error) error {
+	i := svc.intent(s, by.Actor(), string(op), "", nil)
+	svc.Records.Note(audit.Event{Action: i.Action, Result: audit.Refused, Tenant: i.Tenant, Actor: i.Actor, Session: i.Session, Jail: i.Jail,
 		Detail: audit.NewDetail(audit.Fields{"tool": tool, "code": problem.CodeOf(why)})})
 	return why
 }
 
 // Recorded returns a screenshot that was kept, and its format. The code is not_found when it is not, or not any more.
-func (s *Service) Recorded(ctx context.Context, by identity.Principal, id string, number int) ([]byte, string, error) {
-	r, err := s.permitted(ctx, by, identity.SessionRecording, id)
+func (svc *Service) Recorded(ctx context.Context, by identity.Principal, id string, number int) ([]byte, string, error) {
+	s, err := svc.permitted(ctx, by, identity.SessionRecording, id)
 	if err != nil {
 		return nil, "", err
 	}
 	missing := problem.New(problem.NotFound, "the last "+fmt.Sprint(recording.PicturesMost)+" are kept, until the session ends: clawjail session show "+id,
 		"session %s has no screenshot %d", id, number)
-	if r.tape == nil {
+	if s.tape == nil {
 		return nil, "", missing
 	}
-	data, format, err := r.tape.Picture(number)
+	data, format, err := s.tape.Picture(number)
 	if err != nil {
 		missing.Err = err
 		return nil, "", missing
@@ -218,52 +218,52 @@ func (s *Service) Recorded(ctx context.Context, by identity.Principal, id string
 
 // use is the browser of a session that is ready, for somebody who may have it, until done is called. The context ends when
 // somebody takes the session over.
-func (s *Service) use(ctx context.Context, by identity.Principal, op identity.Operation, id string) (
-	within context.Context, r *session, b Browser, done func(), err error,
+func (svc *Service) use(ctx context.Context, by identity.Principal, op identity.Operation, id string) (
+	within context.Context, s *session, b Browser, done func(), err error,
 ) {
-	if r, b, err = s.ready(ctx, by, op, id); err != nil {
+	if s, b, err = svc.ready(ctx, by, op, id); err != nil {
 		return nil, nil, nil, nil, err
 	}
-	if err := s.notRefresh(r, by, op, ""); err != nil {
+	if err := svc.notRefresh(s, by, op, ""); err != nil {
 		return nil, nil, nil, nil, err
 	}
-	s.mu.Lock()
-	if r.state != StateReady {
-		s.mu.Unlock()
-		return nil, nil, nil, nil, s.endedProblem(r)
+	svc.mu.Lock()
+	if s.state != StateReady {
+		svc.mu.Unlock()
+		return nil, nil, nil, nil, svc.endedProblem(s)
 	}
-	defer s.mu.Unlock()
-	if g := r.grip; g != nil && (!g.of(by) || !g.firm) {
-		return nil, nil, nil, nil, takenOver(r)
+	defer svc.mu.Unlock()
+	if g := s.grip; g != nil && (!g.of(by) || !g.firm) {
+		return nil, nil, nil, nil, takenOver(s)
 	}
-	if within, done, err = s.occupy(ctx, r, by); err != nil {
+	if within, done, err = svc.occupy(ctx, s, by); err != nil {
 		return nil, nil, nil, nil, err
 	}
-	r.touched = r.touched || by.AgentID() != ""
-	return within, r, b, done, nil
+	s.touched = s.touched || by.AgentID() != ""
+	return within, s, b, done, nil
 }
 
 // why turns the failure of a request into what its caller can act on: when the session has ended meanwhile, that is
 // the reason, whatever the browser's connection said.
-func (s *Service) why(ctx context.Context, r *session, err error) error {
+func (svc *Service) why(ctx context.Context, s *session, err error) error {
 	// The pipe of a browser that ended is noticed by several at the same moment.
-	s.mu.Lock()
-	i := r.instance
-	known := r.ended != nil && r.ended.Cause != CauseBrowserExited // of a browser's end, the kernel knows more
-	s.mu.Unlock()
+	svc.mu.Lock()
+	i := s.instance
+	known := s.ended != nil && s.ended.Cause != CauseBrowserExited // of a browser's end, the kernel knows more
+	svc.mu.Unlock()
 	if known {
-		return s.endedProblem(r)
+		return svc.endedProblem(s)
 	}
-	if i == nil || r.over() || i.gone() {
+	if i == nil || s.over() || i.gone() {
 		limit := time.NewTimer(settleLimit)
 		defer limit.Stop()
 		select {
-		case <-r.settled:
-			return s.endedProblem(r)
+		case <-s.settled:
+			return svc.endedProblem(s)
 		case <-limit.C:
 		case <-ctx.Done():
 		}
-		return problem.Wrap(err, problem.SessionClosed, "open a new one", "session %s is ending", r.id)
+		return problem.Wrap(err, problem.SessionClosed, "open a new one", "session %s is ending", s.id)
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -272,6 +272,6 @@ func (s *Service) why(ctx context.Context, r *session, err error) error {
 }
 
 // over says whether a session has begun to end.
-func (r *session) over() bool {
-	return wake.Closed(r.stop)
+func (s *session) over() bool {
+	return wake.Closed(s.stop)
 }

@@ -143,24 +143,24 @@ const (
 )
 
 // Get returns one session, with its current usage. The code is not_found when there is none.
-func (s *Service) Get(ctx context.Context, by identity.Principal, id string) (Session, error) {
-	r, err := s.permitted(ctx, by, identity.SessionRead, id)
+func (svc *Service) Get(ctx context.Context, by identity.Principal, id string) (Session, error) {
+	s, err := svc.permitted(ctx, by, identity.SessionRead, id)
 	if err != nil {
 		return Session{}, err
 	}
-	s.mu.Lock()
-	out := s.view(r)
-	s.mu.Unlock()
+	svc.mu.Lock()
+	out := svc.view(s)
+	svc.mu.Unlock()
 	if out.State != StateReady {
 		return out, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, usageLimit)
 	defer cancel()
-	status, err := s.Driver.Inspect(ctx, jail.Name(out.Jail))
+	status, err := svc.Driver.Inspect(ctx, jail.Name(out.Jail))
 	if err != nil {
 		// The session is there all the same. The log says that the host daemon does not answer.
 		if !errors.Is(err, jail.ErrNotFound) {
-			s.Log.Warn("measure a session", "session", id, "jail", out.Jail, "error", err)
+			svc.Log.Warn("measure a session", "session", id, "jail", out.Jail, "error", err)
 		}
 		return out, nil
 	}
@@ -173,28 +173,28 @@ func (s *Service) Get(ctx context.Context, by identity.Principal, id string) (Se
 // List returns the sessions of a tenant that a principal may see, oldest first: those that are opening or ready, and with
 // all also those that are being removed or ended a short while ago. An empty tenant is every tenant that the principal
 // may see.
-func (s *Service) List(ctx context.Context, by identity.Principal, tenant string, all bool) ([]Session, error) {
+func (svc *Service) List(ctx context.Context, by identity.Principal, tenant string, all bool) ([]Session, error) {
 	tenant = by.Among(tenant)
-	if err := s.Authority.AuthorizeWith(ctx, by, identity.SessionList, identity.Object{Tenant: tenant, Agent: by.AgentID()}); err != nil {
+	if err := svc.Authority.AuthorizeWith(ctx, by, identity.SessionList, identity.Object{Tenant: tenant, Agent: by.AgentID()}); err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.purge()
-	out := make([]Session, 0, len(s.sessions))
-	add := func(r *session) {
-		if (tenant == "" || r.plan.tenant == tenant) && identity.CanWith(by, identity.SessionList, r.object()) == nil {
-			out = append(out, s.view(r))
+	svc.mu.Lock()
+	defer svc.mu.Unlock()
+	svc.purge()
+	out := make([]Session, 0, len(svc.sessions))
+	add := func(s *session) {
+		if (tenant == "" || s.plan.tenant == tenant) && identity.CanWith(by, identity.SessionList, s.object()) == nil {
+			out = append(out, svc.view(s))
 		}
 	}
-	for _, r := range s.sessions {
-		if all || r.state == StateOpening || r.state == StateReady {
-			add(r)
+	for _, s := range svc.sessions {
+		if all || s.state == StateOpening || s.state == StateReady {
+			add(s)
 		}
 	}
 	if all {
-		for _, r := range s.ended {
-			add(r)
+		for _, s := range svc.ended {
+			add(s)
 		}
 	}
 	slices.SortFunc(out, func(a, b Session) int {
@@ -213,79 +213,79 @@ type Status struct {
 }
 
 // Status returns the service in numbers.
-func (s *Service) Status() Status {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	open, closing := s.count(quota.Holder{})
-	return Status{Sessions: int(open.All), MaxSessions: s.Sessions.Max, Closing: int(closing.All),
-		WarmSize: s.WarmPool.Size, WarmReady: s.pool.size()}
+func (svc *Service) Status() Status {
+	svc.mu.Lock()
+	defer svc.mu.Unlock()
+	open, closing := svc.count(quota.Holder{})
+	return Status{Sessions: int(open.All), MaxSessions: svc.Sessions.Max, Closing: int(closing.All),
+		WarmSize: svc.WarmPool.Size, WarmReady: svc.pool.size()}
 }
 
 // States counts the sessions that are not gone, by state.
-func (s *Service) States() map[State]int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (svc *Service) States() map[State]int {
+	svc.mu.Lock()
+	defer svc.mu.Unlock()
 	out := make(map[State]int)
-	for _, r := range s.sessions {
-		out[r.state]++
+	for _, s := range svc.sessions {
+		out[s.state]++
 	}
 	return out
 }
 
 // find looks a session up, also among those that have ended. The caller holds s.mu.
-func (s *Service) find(id string) *session {
-	s.purge()
-	if r, ok := s.sessions[id]; ok {
-		return r
+func (svc *Service) find(id string) *session {
+	svc.purge()
+	if s, ok := svc.sessions[id]; ok {
+		return s
 	}
-	for _, r := range s.ended {
-		if r.id == id {
-			return r
+	for _, s := range svc.ended {
+		if s.id == id {
+			return s
 		}
 	}
 	return nil
 }
 
 // keepEnded keeps a session that has ended. One too many of its tenant takes the place of the oldest. The caller holds s.mu.
-func (s *Service) keepEnded(r *session) {
-	first, n := len(s.ended), 1
-	for at, other := range s.ended {
-		if other.plan.tenant == r.plan.tenant {
+func (svc *Service) keepEnded(s *session) {
+	first, n := len(svc.ended), 1
+	for at, other := range svc.ended {
+		if other.plan.tenant == s.plan.tenant {
 			first, n = min(first, at), n+1
 		}
 	}
-	if s.ended = append(s.ended, r); n > maxEnded {
-		s.ended = slices.Delete(s.ended, first, first+1)
+	if svc.ended = append(svc.ended, s); n > maxEnded {
+		svc.ended = slices.Delete(svc.ended, first, first+1)
 	}
-	s.purge()
+	svc.purge()
 }
 
 // purge forgets the sessions that ended too long ago. The caller holds s.mu.
-func (s *Service) purge() {
-	now := s.Now()
+func (svc *Service) purge() {
+	now := svc.Now()
 	first := 0
-	for first < len(s.ended) && now.Sub(s.ended[first].ended.At) >= endedFor {
+	for first < len(svc.ended) && now.Sub(svc.ended[first].ended.At) >= endedFor {
 		first++
 	}
 	if first > 0 {
-		s.ended = slices.Delete(s.ended, 0, first)
+		svc.ended = slices.Delete(svc.ended, 0, first)
 	}
 }
 
 // Held is how much sessions, their recordings and their messages take.
-func (s *Service) Held(asks quota.Holder) []quota.Amount {
-	s.mu.Lock()
-	open, _ := s.count(asks)
-	s.mu.Unlock()
-	out := append([]quota.Amount{{Kind: quota.Sessions(), Whole: int64(s.Sessions.Max), Held: open}}, s.shelf.Held(asks)...)
-	return append(out, s.messages.Amounts(asks)...)
+func (svc *Service) Held(asks quota.Holder) []quota.Amount {
+	svc.mu.Lock()
+	open, _ := svc.count(asks)
+	svc.mu.Unlock()
+	out := append([]quota.Amount{{Kind: quota.Sessions(), Whole: int64(svc.Sessions.Max), Held: open}}, svc.shelf.Held(asks)...)
+	return append(out, svc.messages.Amounts(asks)...)
 }
 
 // count counts the sessions of all, of a tenant and of an agent. The caller holds s.mu.
-func (s *Service) count(asks quota.Holder) (open, closing quota.Held) {
-	for _, r := range s.sessions {
-		holds := quota.Holder{Tenant: r.plan.tenant, Agent: r.by.AgentID()}
-		if r.state == StateOpening || r.state == StateReady {
+func (svc *Service) count(asks quota.Holder) (open, closing quota.Held) {
+	for _, s := range svc.sessions {
+		holds := quota.Holder{Tenant: s.plan.tenant, Agent: s.by.AgentID()}
+		if s.state == StateOpening || s.state == StateReady {
 			open.Count(asks, holds, 1)
 		} else {
 			closing.Count(asks, holds, 1)
@@ -295,40 +295,40 @@ func (s *Service) count(asks quota.Holder) (open, closing quota.Held) {
 }
 
 // view is a session as it is shown. The caller holds s.mu.
-func (s *Service) view(r *session) Session {
+func (svc *Service) view(s *session) Session {
 	out := Session{
-		ID: r.id, Label: r.plan.label, State: r.state, Tenant: r.plan.tenant, OpenedBy: r.by.Actor(),
-		CredentialMode: r.plan.mode, Access: string(r.plan.access), Domains: slices.Clone(r.plan.domains), Grant: r.grant.ID,
-		Injected: r.injected.cookies, Storage: r.injected.origins, NeedsRefresh: slices.Clone(r.refresh), Record: r.plan.record,
-		Template: r.plan.shape.template, Browser: string(r.plan.shape.build), BrowserVersion: r.version,
-		Control: controlOf(r.grip), Jail: string(r.jail), Warm: r.warm, Created: r.created, Timing: r.timing, Screenshots: shotsOf(r.tape),
+		ID: s.id, Label: s.plan.label, State: s.state, Tenant: s.plan.tenant, OpenedBy: s.by.Actor(),
+		CredentialMode: s.plan.mode, Access: string(s.plan.access), Domains: slices.Clone(s.plan.domains), Grant: s.grant.ID,
+		Injected: s.injected.cookies, Storage: s.injected.origins, NeedsRefresh: slices.Clone(s.refresh), Record: s.plan.record,
+		Template: s.plan.shape.template, Browser: string(s.plan.shape.build), BrowserVersion: s.version,
+		Control: controlOf(s.grip), Jail: string(s.jail), Warm: s.warm, Created: s.created, Timing: s.timing, Screenshots: shotsOf(s.tape),
 	}
-	if r.plan.mode == ModeRefresh {
-		out.Domains = []string{r.plan.refresh}
+	if s.plan.mode == ModeRefresh {
+		out.Domains = []string{s.plan.refresh}
 	}
-	if r.addr.IsValid() {
-		out.Address = r.addr.String()
+	if s.addr.IsValid() {
+		out.Address = s.addr.String()
 	}
-	if !r.ready.IsZero() {
-		ready, expires := r.ready, r.expires
+	if !s.ready.IsZero() {
+		ready, expires := s.ready, s.expires
 		out.Ready, out.ExpiresAt = &ready, &expires
 	}
-	if r.state == StateReady {
-		until := s.idleUntil(r)
+	if s.state == StateReady {
+		until := svc.idleUntil(s)
 		out.IdleUntil = &until
 	}
-	if r.ended != nil {
-		ended := *r.ended
+	if s.ended != nil {
+		ended := *s.ended
 		out.Ended = &ended
 	}
 	return out
 }
 
 // endedProblem is what somebody gets who wants to use a session that has ended. The caller holds no lock.
-func (s *Service) endedProblem(r *session) error {
-	s.mu.Lock()
-	e := *r.ended
-	s.mu.Unlock()
+func (svc *Service) endedProblem(s *session) error {
+	svc.mu.Lock()
+	e := *s.ended
+	svc.mu.Unlock()
 	code := problem.SessionClosed
 	switch e.Cause {
 	case CauseBrowserExited:
@@ -340,8 +340,8 @@ func (s *Service) endedProblem(r *session) error {
 	case CauseAccountLost, CauseCookiesLost:
 		code = lostCodes[e.Cause]
 	}
-	return problem.New(code, "open a new one; why this one ended is in `clawjail session show "+r.id+"`",
-		"session %s has ended: %s", r.id, e.Message).With("cause", string(e.Cause))
+	return problem.New(code, "open a new one; why this one ended is in `clawjail session show "+s.id+"`",
+		"session %s has ended: %s", s.id, e.Message).With("cause", string(e.Cause))
 }
 
 func milliseconds(d time.Duration) float64 {
