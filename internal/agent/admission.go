@@ -35,30 +35,30 @@ const (
 // actorSelf is the actor of what clawjail does by itself, without a request.
 const actorSelf = "system"
 
-// door is what the gateway was told.
-type door struct {
+// admissions is what the gateway was told.
+type admissions struct {
 	one lock // admitting, which looks first and then acts, is done by one at a time
 
 	mu       sync.Mutex // guards what follows
-	admitted map[netip.Addr]visitor
+	admitted map[netip.Addr]admittedJail
 
 	look wake.Signal // for a comparison of jails and agents
 }
 
-// visitor is whose an address is.
-type visitor struct {
+// admittedJail is whose an address is.
+type admittedJail struct {
 	jail   string
 	tenant string
 	agent  string // its id
 	keyed  bool   // the address alone proves nothing
 }
 
-func newDoor() door {
-	return door{one: newLock(), admitted: map[netip.Addr]visitor{}, look: wake.New()}
+func newAdmissions() admissions {
+	return admissions{one: newLock(), admitted: map[netip.Addr]admittedJail{}, look: wake.New()}
 }
 
 // Look starts a comparison of agents with their jails. It does not wait for that.
-func (s *Service) Look() { s.door.look.Send() }
+func (s *Service) Look() { s.admissions.look.Send() }
 
 // Follow lets the jails of agents through the gateway, and ends those of agents that were revoked or deleted. It returns when
 // ctx ends.
@@ -126,18 +126,18 @@ func (s *Service) Unknown(ctx context.Context, addr netip.Addr) bool {
 	if err := s.admit(ctx); err != nil {
 		return false
 	}
-	s.door.mu.Lock()
-	defer s.door.mu.Unlock()
-	_, is := s.door.admitted[addr.Unmap()]
+	s.admissions.mu.Lock()
+	defer s.admissions.mu.Unlock()
+	_, is := s.admissions.admitted[addr.Unmap()]
 	return is
 }
 
 // admit tells the gateway whose addresses are whose, as it is now.
 func (s *Service) admit(ctx context.Context) error {
-	if err := s.door.one.lock(ctx); err != nil {
+	if err := s.admissions.one.lock(ctx); err != nil {
 		return err
 	}
-	defer s.door.one.unlock()
+	defer s.admissions.one.unlock()
 	_, kept, err := s.o.Keeper.Kept(ctx, 0, false)
 	if err != nil {
 		return fmt.Errorf("ask which jails are kept: %w", err)
@@ -146,7 +146,7 @@ func (s *Service) admit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	are := map[netip.Addr]visitor{}
+	are := map[netip.Addr]admittedJail{}
 	for _, k := range kept {
 		own := k.Spec.Agent
 		if own == nil || !k.Addr.IsValid() || k.Jail == "" {
@@ -154,7 +154,7 @@ func (s *Service) admit(ctx context.Context) error {
 		}
 		a, is := agents[whose{own.Tenant, own.Name}]
 		if is && a.RevokedAt.IsZero() {
-			are[k.Addr.Unmap()] = visitor{jail: string(k.Jail), tenant: own.Tenant, agent: a.ID}
+			are[k.Addr.Unmap()] = admittedJail{jail: string(k.Jail), tenant: own.Tenant, agent: a.ID}
 		}
 	}
 	var composed []jail.Composed
@@ -166,11 +166,11 @@ func (s *Service) admit(ctx context.Context) error {
 	for _, c := range composed {
 		a, is := agents[whose{c.Tenant, c.Agent}]
 		if _, taken := are[c.Addr.Unmap()]; is && a.RevokedAt.IsZero() && !taken {
-			are[c.Addr.Unmap()] = visitor{jail: "compose-" + short(c.ID), tenant: c.Tenant, agent: a.ID, keyed: true}
+			are[c.Addr.Unmap()] = admittedJail{jail: "compose-" + short(c.ID), tenant: c.Tenant, agent: a.ID, keyed: true}
 		}
 	}
 	var errs []error
-	for addr, was := range s.visitors() {
+	for addr, was := range s.admittedJails() {
 		if are[addr] == was {
 			continue
 		}
@@ -179,9 +179,9 @@ func (s *Service) admit(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("end what %s has open: %w", was.jail, err))
 			continue
 		}
-		s.setVisitor(addr, visitor{})
+		s.setAdmitted(addr, admittedJail{})
 	}
-	there := s.visitors()
+	there := s.admittedJails()
 	for addr, who := range are {
 		if _, taken := there[addr]; taken {
 			continue
@@ -192,7 +192,7 @@ func (s *Service) admit(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("let %s through: %w", who.jail, err))
 			continue
 		}
-		s.setVisitor(addr, who)
+		s.setAdmitted(addr, who)
 	}
 	return errors.Join(errs...)
 }
@@ -200,25 +200,25 @@ func (s *Service) admit(ctx context.Context) error {
 // short is the part of an engine's number that people are shown.
 func short(id string) string { return id[:min(len(id), 12)] }
 
-// visitors are a copy of what the gateway was told.
-func (s *Service) visitors() map[netip.Addr]visitor {
-	s.door.mu.Lock()
-	defer s.door.mu.Unlock()
-	out := make(map[netip.Addr]visitor, len(s.door.admitted))
-	for addr, who := range s.door.admitted {
+// admittedJails are a copy of what the gateway was told.
+func (s *Service) admittedJails() map[netip.Addr]admittedJail {
+	s.admissions.mu.Lock()
+	defer s.admissions.mu.Unlock()
+	out := make(map[netip.Addr]admittedJail, len(s.admissions.admitted))
+	for addr, who := range s.admissions.admitted {
 		out[addr] = who
 	}
 	return out
 }
 
-func (s *Service) setVisitor(addr netip.Addr, who visitor) {
-	s.door.mu.Lock()
-	defer s.door.mu.Unlock()
-	if who == (visitor{}) {
-		delete(s.door.admitted, addr)
+func (s *Service) setAdmitted(addr netip.Addr, who admittedJail) {
+	s.admissions.mu.Lock()
+	defer s.admissions.mu.Unlock()
+	if who == (admittedJail{}) {
+		delete(s.admissions.admitted, addr)
 		return
 	}
-	s.door.admitted[addr] = who
+	s.admissions.admitted[addr] = who
 }
 
 // whose is a tenant and a name.
@@ -252,7 +252,7 @@ func (s *Service) watchStanding(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-every.C:
-		case <-s.door.look:
+		case <-s.admissions.look:
 		}
 	}
 }

@@ -136,8 +136,8 @@ type Service struct {
 	// left it.
 	changes *quota.Turns
 	// parsing lets one text at a time be read: what it becomes takes a hundred times as much memory.
-	parsing *quota.Turns
-	door    door
+	parsing    *quota.Turns
+	admissions admissions
 	// servers are the MCP servers that are declared for each agent, by its id. reading is held while they are looked up.
 	servers atomic.Pointer[map[string]declaredServers]
 	reading sync.Mutex
@@ -154,7 +154,7 @@ func New(o Options) (*Service, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{o: o, changes: quota.TurnsOfTenants(1), parsing: quota.NewTurns(1, nil), door: newDoor()}
+	s := &Service{o: o, changes: quota.TurnsOfTenants(1), parsing: quota.NewTurns(1, nil), admissions: newAdmissions()}
 	if err := s.open(o); err != nil {
 		return nil, err
 	}

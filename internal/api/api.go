@@ -169,10 +169,10 @@ const (
 // API is the control API.
 type API struct {
 	Options
-	door  http.Handler // all of it, from the outside
-	inner http.Handler // without the path of public_url
-	api   huma.API
-	mux   *http.ServeMux
+	handler http.Handler // all of it, from the outside
+	inner   http.Handler // without the path of public_url
+	api     huma.API
+	mux     *http.ServeMux
 	// large are the routes, as patterns of the mux, whose bodies may have more than others.
 	large  map[string]large
 	meters *meters
@@ -221,7 +221,7 @@ func New(o Options) (*API, error) {
 	mux.HandleFunc("/", a.elsewhere(mux))
 	a.inner = a.metered(a.throughProxies(a.byOwner(a.byConsole(a.bySurface(a.guard(http.HandlerFunc(a.outsideSurfaces)),
 		a.patient(bodyTimeout, a.guard(a.authenticate(a.bounded(mux, a.byAgent(mux))))))))))
-	a.door = Below(a.PublicPath, a.inner)
+	a.handler = Below(a.PublicPath, a.inner)
 	return a, nil
 }
 
@@ -255,7 +255,7 @@ const (
 )
 
 // ServeHTTP implements http.Handler.
-func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.door.ServeHTTP(w, r) }
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.handler.ServeHTTP(w, r) }
 
 // Serve answers requests until ctx ends, then lets those in flight end, for ShutdownGrace at most. It closes the
 // listener.

@@ -67,7 +67,7 @@ func TestTheConsoleIsNotInsideJails(t *testing.T) {
 	d := newDoor(t, func(o *Options) { o.Console = http.HandlerFunc(fakeConsole) })
 	inside := d.Inside(func(context.Context) string { return "ag_1" }, func(string) bool { return true })
 	for _, path := range []string{"/", "/console"} {
-		out := (&door{API: &API{door: inside}, key: d.key}).ask(t, "GET", path, "")
+		out := (&door{API: &API{handler: inside}, key: d.key}).ask(t, "GET", path, "")
 		if out.StatusCode != 404 || strings.Contains(out.body, "console at") {
 			t.Errorf("%s: %d %s", path, out.StatusCode, out.body)
 		}

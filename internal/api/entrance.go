@@ -14,10 +14,10 @@ import (
 
 // Bounds of connections, of which each takes a descriptor.
 const (
-	// maxStrangers is how many may be open that have shown no key, and strangersOfOne how many of one address. One more
+	// maxUnauthenticated is how many may be open that have shown no key, and strangersOfOne how many of one address. One more
 	// closes the oldest of the address that has most, or of its own.
-	maxStrangers   = 1024
-	strangersOfOne = 128
+	maxUnauthenticated      = 1024
+	maxUnauthenticatedOfOne = 128
 	// maxKept is how many of those that have shown a key are kept for the next request. A request on one more is answered,
 	// and its connection closed.
 	maxKept = 4096
@@ -29,14 +29,14 @@ type Entrance struct {
 	kept         *quota.Gate
 	limit, ofOne int
 
-	mu        sync.Mutex
-	strangers map[netip.Addr]*linked.List // of *visitor, oldest first
-	count     int
+	mu              sync.Mutex
+	unauthenticated map[netip.Addr]*linked.List // of *visitor, oldest first
+	count           int
 }
 
 // NewEntrance makes one. Quotas and Tenants divide what is kept; see [quota.GateOptions].
 func NewEntrance(l net.Listener, q config.Quotas, tenants func() int) *Entrance {
-	return &Entrance{Listener: l, limit: maxStrangers, ofOne: strangersOfOne, strangers: map[netip.Addr]*linked.List{},
+	return &Entrance{Listener: l, limit: maxUnauthenticated, ofOne: maxUnauthenticatedOfOne, unauthenticated: map[netip.Addr]*linked.List{},
 		kept: quota.NewGate(quota.GateOptions{Kind: quota.KeptConnections(), Whole: maxKept, Quotas: q, Tenants: tenants})}
 }
 
@@ -46,7 +46,7 @@ func (e *Entrance) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &visitor{Conn: c, entrance: e}
+	v := &clientConn{Conn: c, entrance: e}
 	if at, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil {
 		v.from = at.Addr().Unmap().WithZone("")
 		if v.from.Is6() { // whoever has one address there has a network of them
@@ -60,34 +60,34 @@ func (e *Entrance) Accept() (net.Conn, error) {
 }
 
 // enter counts a stranger, and says which one has to leave for it.
-func (e *Entrance) enter(v *visitor) (leaves *visitor) {
+func (e *Entrance) enter(v *clientConn) (leaves *clientConn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	mine := e.strangers[v.from]
+	mine := e.unauthenticated[v.from]
 	if mine == nil {
 		mine = linked.New()
-		e.strangers[v.from] = mine
+		e.unauthenticated[v.from] = mine
 	}
 	switch {
 	case mine.Len() >= e.ofOne:
-		leaves = mine.Front().Value.(*visitor)
+		leaves = mine.Front().Value.(*clientConn)
 	case e.count >= e.limit:
 		limit := mine
-		for _, all := range e.strangers {
+		for _, all := range e.unauthenticated {
 			if all.Len() > limit.Len() {
 				limit = all
 			}
 		}
 		if limit.Len() > 0 {
-			leaves = limit.Front().Value.(*visitor)
+			leaves = limit.Front().Value.(*clientConn)
 		}
 	}
 	if leaves != nil {
 		e.forget(leaves)
 	}
 	// It may have been the last one of this address.
-	if e.strangers[v.from] == nil {
-		e.strangers[v.from] = mine
+	if e.unauthenticated[v.from] == nil {
+		e.unauthenticated[v.from] = mine
 	}
 	v.place = mine.PushBack(v)
 	e.count++
@@ -95,21 +95,21 @@ func (e *Entrance) enter(v *visitor) (leaves *visitor) {
 }
 
 // forget counts a stranger no more. e.mu is held.
-func (e *Entrance) forget(v *visitor) {
+func (e *Entrance) forget(v *clientConn) {
 	if v.place == nil {
 		return
 	}
-	all := e.strangers[v.from]
+	all := e.unauthenticated[v.from]
 	all.Remove(v.place)
 	v.place = nil
 	e.count--
 	if all.Len() == 0 {
-		delete(e.strangers, v.from)
+		delete(e.unauthenticated, v.from)
 	}
 }
 
-// visitor is a connection.
-type visitor struct {
+// clientConn is a connection.
+type clientConn struct {
 	net.Conn
 	entrance *Entrance
 	from     netip.Addr
@@ -121,7 +121,7 @@ type visitor struct {
 }
 
 // known says that a request on the connection has shown a key, and whether the connection may be kept.
-func (v *visitor) known(by quota.Holder) bool {
+func (v *clientConn) known(by quota.Holder) bool {
 	v.entrance.mu.Lock()
 	v.entrance.forget(v)
 	v.entrance.mu.Unlock()
@@ -139,7 +139,7 @@ func (v *visitor) known(by quota.Holder) bool {
 }
 
 // Close implements net.Conn.
-func (v *visitor) Close() error {
+func (v *clientConn) Close() error {
 	v.entrance.mu.Lock()
 	v.entrance.forget(v)
 	v.entrance.mu.Unlock()
@@ -155,7 +155,7 @@ func (v *visitor) Close() error {
 }
 
 // CloseWrite ends the sending half, where the connection has halves.
-func (v *visitor) CloseWrite() error {
+func (v *clientConn) CloseWrite() error {
 	if half, ok := v.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
@@ -169,14 +169,14 @@ func withVisitor(ctx context.Context, c net.Conn) context.Context {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()
 	}
-	if v, ok := c.(*visitor); ok {
+	if v, ok := c.(*clientConn); ok {
 		return context.WithValue(ctx, visitorKey{}, v)
 	}
 	return ctx
 }
 
-// visitorOf is the connection of a request; nil when there is no entrance in front.
-func visitorOf(ctx context.Context) *visitor {
-	v, _ := ctx.Value(visitorKey{}).(*visitor)
+// clientConnOf is the connection of a request; nil when there is no entrance in front.
+func clientConnOf(ctx context.Context) *clientConn {
+	v, _ := ctx.Value(visitorKey{}).(*clientConn)
 	return v
 }

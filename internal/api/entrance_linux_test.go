@@ -138,11 +138,11 @@ func TestTheConnectionOfARequestIsFoundBeneathTLS(t *testing.T) {
 	here, there := net.Pipe()
 	defer here.Close()
 	defer there.Close()
-	v := &visitor{Conn: here}
-	if got := visitorOf(withVisitor(t.Context(), tls.Server(v, nil))); got != v {
+	v := &clientConn{Conn: here}
+	if got := clientConnOf(withVisitor(t.Context(), tls.Server(v, nil))); got != v {
 		t.Errorf("found %v", got)
 	}
-	if got := visitorOf(withVisitor(t.Context(), here)); got != nil {
+	if got := clientConnOf(withVisitor(t.Context(), here)); got != nil {
 		t.Errorf("found %v", got)
 	}
 }

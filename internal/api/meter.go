@@ -23,12 +23,12 @@ const (
 
 // meters counts what requests and their answers hold in memory, by whom. A body counts from when it is read until the request
 // has ended, an answer while its reader takes it.
-type meters struct{ known, strangers *quota.Gate }
+type meters struct{ known, unknown *quota.Gate }
 
 func newMeters(o Options) *meters {
 	return &meters{
-		known:     quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: maxMeter, Agent: meterAgent, Quotas: o.Quotas, Tenants: o.Tenants}),
-		strangers: quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: meterStrangers}),
+		known:   quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: maxMeter, Agent: meterAgent, Quotas: o.Quotas, Tenants: o.Tenants}),
+		unknown: quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: meterStrangers}),
 	}
 }
 
@@ -47,9 +47,9 @@ type meter struct {
 // metered counts what requests hold, and knows the connection of each as one of somebody's once it has shown a key.
 func (a *API) metered(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		m := &meter{all: a.meters, gate: a.meters.strangers}
+		m := &meter{all: a.meters, gate: a.meters.unknown}
 		defer m.end()
-		from := visitorOf(r.Context())
+		from := clientConnOf(r.Context())
 		out := &meteredAnswer{ResponseWriter: w, api: a, request: r, meter: m}
 		if r.Body != nil && r.Body != http.NoBody {
 			r.Body = &meteredBody{r.Body, m}

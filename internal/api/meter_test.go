@@ -20,7 +20,7 @@ func smallMeters() *meters {
 	return &meters{
 		known: quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: 8 << 20, Agent: 2 << 20,
 			Quotas: config.Quotas{Tenant: 50, Agent: 100}, Tenants: func() int { return 2 }}),
-		strangers: quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: 1 << 20}),
+		unknown: quota.NewGate(quota.GateOptions{Kind: quota.Bodies(), Whole: 1 << 20}),
 	}
 }
 
@@ -77,7 +77,7 @@ func (m *metering) send(who string, body int, out http.ResponseWriter) error {
 
 func (m *metering) nothingIsHeld() {
 	m.t.Helper()
-	for _, gate := range []*quota.Gate{m.meters.known, m.meters.strangers} {
+	for _, gate := range []*quota.Gate{m.meters.known, m.meters.unknown} {
 		if a := gate.Amounts(quota.Holder{}); a[0].Held.All != 0 {
 			m.t.Errorf("%d bytes are counted at the end", a[0].Held.All)
 		}

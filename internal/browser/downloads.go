@@ -43,14 +43,14 @@ type folder struct {
 	turn chan struct{} // holds a token while a hidden page is open; made by UseFolder
 	task sync.WaitGroup
 
-	mu      sync.Mutex
-	clock   func() time.Time // nil is the time
-	path    string
-	files   []*stored
-	changed chan struct{}                 // closed and made anew with every change; nil while no call waits
-	hidden  []string                      // ids of the last hidden contexts
-	errand  *errand                       // the file that is being written
-	armed   map[*Page]*context.CancelFunc // files that wait for a page's next file chooser
+	mu        sync.Mutex
+	clock     func() time.Time // nil is the time
+	path      string
+	files     []*stored
+	changed   chan struct{}                 // closed and made anew with every change; nil while no call waits
+	hidden    []string                      // ids of the last hidden contexts
+	fileWrite *fileWrite                    // the file that is being written
+	armed     map[*Page]*context.CancelFunc // files that wait for a page's next file chooser
 }
 
 // stored is one file of the folder.
@@ -61,8 +61,8 @@ type stored struct {
 	told  bool // WaitDownload has returned it
 }
 
-// errand is the writing of one file by a hidden page: the download of that page is ours, and no page's.
-type errand struct {
+// fileWrite is the writing of one file by a hidden page: the download of that page is ours, and no page's.
+type fileWrite struct {
 	frame string
 	guid  string
 	size  int64
@@ -220,9 +220,9 @@ func (f *folder) begin(e devtools.EventDownloadWillBegin) bool {
 	if f.path == "" || !isGUID(e.GUID) || !ofTheWeb(e.URL) {
 		return false
 	}
-	if f.errand != nil && f.errand.frame == string(e.FrameID) {
-		if f.errand.guid == "" {
-			f.errand.guid = e.GUID
+	if f.fileWrite != nil && f.fileWrite.frame == string(e.FrameID) {
+		if f.fileWrite.guid == "" {
+			f.fileWrite.guid = e.GUID
 		}
 		return true
 	}
@@ -244,8 +244,8 @@ func (f *folder) begin(e devtools.EventDownloadWillBegin) bool {
 func (f *folder) progress(e devtools.EventDownloadProgress) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.errand != nil && f.errand.guid == e.GUID {
-		f.errand.size, f.errand.path, f.errand.state = int64(e.ReceivedBytes), e.FilePath, stateOf(e.State)
+	if f.fileWrite != nil && f.fileWrite.guid == e.GUID {
+		f.fileWrite.size, f.fileWrite.path, f.fileWrite.state = int64(e.ReceivedBytes), e.FilePath, stateOf(e.State)
 		f.tell()
 		return true
 	}

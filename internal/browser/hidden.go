@@ -229,14 +229,14 @@ func (h *hiddenPage) save(ctx context.Context, place, name, how string, size int
 		return "", err
 	}
 	f := &h.b.folder
-	e := &errand{frame: h.frame, path: place + "/" + name}
+	e := &fileWrite{frame: h.frame, path: place + "/" + name}
 	f.mu.Lock()
-	f.errand = e
+	f.fileWrite = e
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.errand = nil
+		f.fileWrite = nil
 	}()
 	if err := h.do(ctx, how, nil, name); err != nil {
 		return "", err

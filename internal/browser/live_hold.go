@@ -28,8 +28,8 @@ type holding struct {
 	frames   map[target.ID]bool // those in other processes
 }
 
-// errand runs something that belongs to the hold. It is false when no person steers any more.
-func (l *Live) errand(run func(ctx context.Context)) bool {
+// runHeld runs something that belongs to the hold. It is false when no person steers any more.
+func (l *Live) runHeld(run func(ctx context.Context)) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	h := l.holding
@@ -107,7 +107,7 @@ func (l *Live) LetGo(ctx context.Context) error {
 	pages := l.b.tabs.pages()
 	var tidied sync.WaitGroup
 	for _, p := range pages {
-		tidied.Go(func() { p.hush(ctx) })
+		tidied.Go(func() { p.forgetConsole(ctx) })
 	}
 	tidied.Wait()
 	l.held.Store(false)
@@ -162,9 +162,9 @@ func (p *Page) prune(ctx context.Context) error {
 	})
 }
 
-// hush makes the page's process forget what was written to its console, so that the next client that attaches does not get it, and
+// forgetConsole makes the page's process forget what was written to its console, so that the next client that attaches does not get it, and
 // waits until all events that the page has sent until now have arrived and were dropped.
-func (p *Page) hush(ctx context.Context) {
+func (p *Page) forgetConsole(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, quietTimeout)
 	defer cancel()
 	// A page that hangs says nothing, either.

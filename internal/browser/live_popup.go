@@ -96,7 +96,7 @@ func (l *Live) offerFiles(p *Page, s cdp.Session, e page.EventFileChooserOpened)
 	asked := &popup{page: p, session: s, node: e.BackendNodeID,
 		Popup: Popup{Kind: PopupFiles, Multiple: e.Mode == page.FileChooserOpenedModeSelectMultiple}}
 	// The types of files that the chooser accepts are an attribute; the goroutine that reads the page's events cannot ask for it.
-	return l.errand(func(ctx context.Context) {
+	return l.runHeld(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, quietTimeout)
 		defer cancel()
 		described, err := cdp.Do(ctx, s, dom.DescribeNode, dom.DescribeNodeParams{BackendNodeID: e.BackendNodeID})

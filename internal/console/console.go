@@ -68,11 +68,11 @@ type Tasks interface {
 // Console is an http.Handler for / and everything below [Prefix].
 type Console struct {
 	Options
-	mux   *http.ServeMux
-	door  http.Handler
-	pages pages
-	files *assets
-	path  string // before every address, where a proxy serves this below a path
+	mux     *http.ServeMux
+	handler http.Handler
+	pages   pages
+	files   *assets
+	path    string // before every address, where a proxy serves this below a path
 }
 
 // New makes a Console.
@@ -110,12 +110,12 @@ func New(o Options) (*Console, error) {
 	c.auditRoutes()
 	c.settingsRoutes()
 	c.mux.HandleFunc(Prefix+"/", c.signedIn(nothingHere))
-	c.door = c.guard(c.mux)
+	c.handler = c.guard(c.mux)
 	return c, nil
 }
 
 // ServeHTTP implements http.Handler.
-func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.door.ServeHTTP(w, r) }
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.handler.ServeHTTP(w, r) }
 
 // get and post register a page for who is signed in.
 func (c *Console) get(path string, handle handler) {

@@ -27,10 +27,10 @@ type Book struct {
 	o      Options
 	reader reader
 	state  atomic.Pointer[state]
-	// deaf says that the rules of now are not known: the store has not answered for long, or not after a change.
-	deaf   atomic.Bool
-	unread *EffectivePolicy // what deaf gives
-	nobody *EffectivePolicy // for a caller that is no jail of an agent or a session
+	// stale says that the rules of now are not known: the store has not answered for long, or not after a change.
+	stale     atomic.Bool
+	whenStale *EffectivePolicy // what deaf gives
+	nobody    *EffectivePolicy // for a caller that is no jail of an agent or a session
 
 	loading  sync.Mutex // one at a time, so that no state takes the place of a later one
 	changing sync.Mutex // of changes that count before they add
@@ -65,7 +65,7 @@ func Open(ctx context.Context, o Options) (*Book, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	b := &Book{o: o, reader: reader{seed: maphash.MakeSeed(), fixed: o.Fixed, log: o.Log}, unread: closedView(policy.RuleUnknown),
+	b := &Book{o: o, reader: reader{seed: maphash.MakeSeed(), fixed: o.Fixed, log: o.Log}, whenStale: closedView(policy.RuleUnknown),
 		nobody: closedView("caller-unknown"), look: wake.New()}
 	if err := b.load(ctx); err != nil {
 		return nil, fmt.Errorf("read what agents may reach: %w", err)
@@ -110,7 +110,7 @@ func (b *Book) watch(ctx context.Context) {
 			b.o.Log.Error("what agents may reach cannot be read", "failed", failed, "denies_all", failed >= patience, "error", err)
 		}
 		if failed >= patience {
-			b.deaf.Store(true)
+			b.stale.Store(true)
 		}
 	}
 }
@@ -135,7 +135,7 @@ func (b *Book) load(ctx context.Context) error {
 			close(before.changed)
 		}
 	}
-	b.deaf.Store(false)
+	b.stale.Store(false)
 	return nil
 }
 
@@ -163,7 +163,7 @@ func (b *Book) reload(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 	defer cancel()
 	if err := b.load(ctx); err != nil {
-		b.deaf.Store(true)
+		b.stale.Store(true)
 		b.o.Log.Error("what agents may reach was changed and cannot be read", "denies_all", true, "error", err)
 	}
 }

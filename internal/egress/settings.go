@@ -117,7 +117,7 @@ func (d *decisions) effective(of scope, now time.Time) (out inEffect) {
 
 // MCPServers are the names of the MCP servers that the settings of an agent offer it. It does no I/O.
 func (b *Book) MCPServers(tenant, agent string) []string {
-	if b.deaf.Load() || tenant == "" || agent == "" {
+	if b.stale.Load() || tenant == "" || agent == "" {
 		return nil
 	}
 	return slices.Clone(b.state.Load().decisions.effective(scope{tenant, agent}, b.o.Now()).MCP)

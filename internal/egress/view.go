@@ -97,8 +97,8 @@ func closedView(why string) *EffectivePolicy {
 // View is the policy of a caller now. It is cheap: it is asked for with every request. The rules of w.Base must not be
 // changed afterwards.
 func (b *Book) View(w Who) *EffectivePolicy {
-	if b.deaf.Load() {
-		return b.unread
+	if b.stale.Load() {
+		return b.whenStale
 	}
 	// A caller is a jail of an agent's, or of a session's. A caller that is neither or both may reach nothing.
 	if w.Tenant == "" || (w.Agent == "") == (w.Session == "") {

@@ -192,17 +192,17 @@ type Gateway struct {
 	limits   Limits
 	dial     dialFunc
 
-	server    *http.Server
-	proxy     *httputil.ReverseProxy
-	client    *http.Transport // makes connections that speak HTTP; see upstream.go
-	strangers *strangers      // addresses that are not admitted and that Unknown is asked about; nil without Unknown
-	tunnels   *handoff        // plain HTTP found inside tunnels, on its way to server
-	buffers   *bufferPool
-	serving   sync.WaitGroup // accept loops
-	serves    sync.WaitGroup // connections that server holds
-	start     time.Time
-	handover  sync.Once
-	base      netguard.Guard // the configuration's; never changed
+	server         *http.Server
+	proxy          *httputil.ReverseProxy
+	client         *http.Transport // makes connections that speak HTTP; see upstream.go
+	unknownCallers *unknownCallers // addresses that are not admitted and that Unknown is asked about; nil without Unknown
+	tunnels        *handoff        // plain HTTP found inside tunnels, on its way to server
+	buffers        *bufferPool
+	serving        sync.WaitGroup // accept loops
+	serves         sync.WaitGroup // connections that server holds
+	start          time.Time
+	handover       sync.Once
+	base           netguard.Guard // the configuration's; never changed
 
 	mu        sync.Mutex     // guards what follows
 	guard     netguard.Guard // base, with the sockets that are served now
@@ -261,7 +261,7 @@ func New(c Config) (*Gateway, error) {
 		g.observer = nobody{}
 	}
 	if c.Unknown != nil {
-		g.strangers = newStrangers(c.Unknown, g.now)
+		g.unknownCallers = newUnknownCallers(c.Unknown, g.now)
 	}
 	g.start = g.now()
 	g.client = g.newClient(c.Roots)

@@ -287,7 +287,7 @@ func TestStrangersCannotHoldManyConnections(t *testing.T) {
 	l.draining++
 	l.mu.Unlock()
 	w.dial(stranger)
-	testenv.Eventually(t, patience, func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.strangers == maxStrangers+1 }, "Forget's connection is kept out")
+	testenv.Eventually(t, patience, func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.unknown == maxStrangers+1 }, "Forget's connection is kept out")
 }
 
 func TestAdmitRefusesWhatCannotBeAJail(t *testing.T) {

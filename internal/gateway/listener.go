@@ -132,12 +132,12 @@ type listener struct {
 	port    uint16 // at which jails reach it
 	once    sync.Once
 
-	mu        sync.Mutex // guards what follows
-	closed    bool
-	conns     map[*conn]struct{}
-	strangers int
-	draining  int
-	awaited   map[netip.AddrPort]chan struct{}
+	mu       sync.Mutex // guards what follows
+	closed   bool
+	conns    map[*conn]struct{}
+	unknown  int
+	draining int
+	awaited  map[netip.AddrPort]chan struct{}
 }
 
 // relayed is a listener of connections that somebody else brings, such as package relay's: jails reach it at another port,
@@ -206,10 +206,10 @@ func (l *listener) welcome(nc net.Conn) *conn {
 		}
 		c.caller = who
 	} else {
-		if l.strangers >= maxStrangers && l.draining == 0 {
+		if l.unknown >= maxStrangers && l.draining == 0 {
 			return nil
 		}
-		l.strangers++
+		l.unknown++
 	}
 	l.conns[c] = struct{}{}
 	return c
@@ -223,7 +223,7 @@ func (l *listener) remove(c *conn) {
 	}
 	delete(l.conns, c)
 	if c.caller == nil {
-		l.strangers--
+		l.unknown--
 	}
 }
 

@@ -17,8 +17,8 @@ const (
 	maxAsked = 1024
 )
 
-// strangers asks about addresses that are not admitted: about each once at a time, and not again for [askPatience].
-type strangers struct {
+// unknownCallers asks about addresses that are not admitted: about each once at a time, and not again for [askPatience].
+type unknownCallers struct {
 	ask func(ctx context.Context, addr netip.Addr) bool
 	now func() time.Time
 
@@ -33,12 +33,12 @@ type question struct {
 	known bool
 }
 
-func newStrangers(ask func(context.Context, netip.Addr) bool, now func() time.Time) *strangers {
-	return &strangers{ask: ask, now: now, asked: map[netip.Addr]*question{}}
+func newUnknownCallers(ask func(context.Context, netip.Addr) bool, now func() time.Time) *unknownCallers {
+	return &unknownCallers{ask: ask, now: now, asked: map[netip.Addr]*question{}}
 }
 
 // knows says whether an address is admitted by now.
-func (s *strangers) knows(ctx context.Context, addr netip.Addr) bool {
+func (s *unknownCallers) knows(ctx context.Context, addr netip.Addr) bool {
 	s.mu.Lock()
 	now := s.now()
 	q := s.asked[addr]
@@ -80,7 +80,7 @@ func (q *question) over() bool {
 // introduce binds a stranger's connection to the caller that its address turns out to be. The request goes on with the
 // context that it has then, and done gives that back. It changes nothing for an unknown address.
 func (g *Gateway) introduce(c *conn, r *http.Request) (who *caller, _ *http.Request, done func()) {
-	if g.strangers == nil || c.tunnel != nil || c.listener == nil || !g.strangers.knows(r.Context(), c.remote.Addr()) || !g.bind(c) {
+	if g.unknownCallers == nil || c.tunnel != nil || c.listener == nil || !g.unknownCallers.knows(r.Context(), c.remote.Addr()) || !g.bind(c) {
 		return nil, r, nil
 	}
 	ctx, cancel := context.WithCancel(r.Context())
@@ -109,7 +109,7 @@ func (g *Gateway) bind(c *conn) bool {
 	c.mu.Lock()
 	c.caller = who
 	c.mu.Unlock()
-	l.strangers--
+	l.unknown--
 	return true
 }
 

@@ -47,13 +47,13 @@ func newKeeperWorld(t *testing.T, known map[string]policy.Policy, options ...opt
 	return k.w, k
 }
 
-// strangers is how many connections of addresses that are not admitted are counted.
+// unknown is how many connections of addresses that are not admitted are counted.
 func (w *world) strangers() (n int) {
 	w.g.mu.Lock()
 	defer w.g.mu.Unlock()
 	for l := range w.g.listeners {
 		l.mu.Lock()
-		n += l.strangers
+		n += l.unknown
 		l.mu.Unlock()
 	}
 	return n

@@ -110,7 +110,7 @@ func (a *attachment) enter() error {
 	switch {
 	case a.r.state != StateReady:
 		return problem.New(problem.SessionClosed, "open a new one", "session %s is ending", a.r.id)
-	case a.r.grip != nil:
+	case a.r.takeover != nil:
 		// Not the person either: what is attached sees every key.
 		return takenOver(a.r)
 	case !a.s.tokenGood(a.by):

@@ -37,8 +37,8 @@ type LiveViewer interface {
 	Close()
 }
 
-// errTurn is the cause with which requests end whose turn is over.
-var errTurn = errors.New("a person has taken the session over")
+// errTakenOver is the cause with which requests end whose turn is over.
+var errTakenOver = errors.New("a person has taken the session over")
 
 // takeover is the person who has taken over a session's browser.
 type takeover struct {
@@ -58,8 +58,8 @@ func samePerson(a, b identity.Principal) bool {
 	return a.Actor() == b.Actor() && a.SessionToken == b.SessionToken && (a.Scope == "") == (b.Scope == "")
 }
 
-// turn is a time in which the same people may use a session's browser. Its fields are guarded by Service.mu.
-type turn struct {
+// usePeriod is a time in which the same people may use a session's browser. Its fields are guarded by Service.mu.
+type usePeriod struct {
 	ctx   context.Context
 	end   context.CancelCauseFunc
 	using int
@@ -68,13 +68,13 @@ type turn struct {
 	idle chan struct{}
 }
 
-func newTurn() *turn {
+func newUsePeriod() *usePeriod {
 	ctx, end := context.WithCancelCause(context.Background())
-	return &turn{ctx: ctx, end: end, idle: make(chan struct{})}
+	return &usePeriod{ctx: ctx, end: end, idle: make(chan struct{})}
 }
 
 // finish ends a turn: what is under way ends with the cause. The caller holds Service.mu.
-func (t *turn) finish(cause error) {
+func (t *usePeriod) finish(cause error) {
 	if t.over {
 		return
 	}
@@ -86,7 +86,7 @@ func (t *turn) finish(cause error) {
 }
 
 // leave says that a use is over. The caller holds Service.mu.
-func (t *turn) leave() {
+func (t *usePeriod) leave() {
 	t.using--
 	if t.over && t.using == 0 {
 		close(t.idle)
@@ -94,18 +94,18 @@ func (t *turn) leave() {
 }
 
 // within is a context that ends with a turn too, and with its cause.
-func (t *turn) within(ctx context.Context) (context.Context, func()) {
+func (t *usePeriod) within(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(t.ctx, func() { cancel(context.Cause(t.ctx)) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
 // seized says whether a context ended because somebody took the session over.
-func seized(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errTurn) }
+func seized(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errTakenOver) }
 
 // takenOver is what everybody gets who uses a session that a person has in hand.
 func takenOver(s *session) error {
-	return problem.Wrap(errTurn, problem.TakenOver,
+	return problem.Wrap(errTakenOver, problem.TakenOver,
 		"wait until it is handed back (`clawjail session show "+s.id+"` says so), then take a new snapshot: the page may have changed",
 		"a person has taken over session %s", s.id)
 }
@@ -114,7 +114,7 @@ func takenOver(s *session) error {
 func (svc *Service) held(s *session) bool {
 	svc.mu.Lock()
 	defer svc.mu.Unlock()
-	return s.grip != nil && s.grip.firm
+	return s.takeover != nil && s.takeover.firm
 }
 
 // controlOf is a takeover as it is shown. The caller holds s.mu.

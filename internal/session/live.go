@@ -161,7 +161,7 @@ func (l *Live) tell() {
 func (l *Live) control() (Sight, bool) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	g := l.r.grip
+	g := l.r.takeover
 	return Sight{Changed: true, Control: controlOf(g), Mine: g.of(l.by)}, g == nil || g.firm
 }
 
@@ -215,13 +215,13 @@ func (l *Live) Input(ctx context.Context, in browser.LiveInput) (copied string, 
 func (svc *Service) steer(ctx context.Context, s *session, by identity.Principal) (within context.Context, done func(), err error) {
 	svc.mu.Lock()
 	defer svc.mu.Unlock()
-	switch g := s.grip; {
+	switch g := s.takeover; {
 	case s.state != StateReady:
 		return nil, nil, svc.endedSoon(s)
 	case g == nil:
 		return nil, nil, problem.New(problem.Conflict, "take it over first", "session %s is not taken over", s.id)
 	case !g.of(by):
-		return nil, nil, problem.Wrap(errTurn, problem.TakenOver, "take it over with force, or wait until it is handed back", "%s has taken over session %s", whoHas(g), s.id)
+		return nil, nil, problem.Wrap(errTakenOver, problem.TakenOver, "take it over with force, or wait until it is handed back", "%s has taken over session %s", whoHas(g), s.id)
 	case !g.firm:
 		return nil, nil, problem.New(problem.Conflict, "try again in a moment", "session %s is changing hands", s.id)
 	}
@@ -231,7 +231,7 @@ func (svc *Service) steer(ctx context.Context, s *session, by identity.Principal
 // occupy counts a use of a session, in its present turn, and of the token that it is used with. It ends with both. The
 // caller holds s.mu; done takes it.
 func (svc *Service) occupy(ctx context.Context, s *session, by identity.Principal) (within context.Context, done func(), err error) {
-	turns := []*turn{s.turn}
+	turns := []*usePeriod{s.period}
 	if by.SessionToken != "" {
 		uses := svc.usesOf(by)
 		if uses == nil {

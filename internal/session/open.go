@@ -137,13 +137,13 @@ func (svc *Service) register(by identity.Principal, p plan, tenants int, abort c
 	s := &session{
 		id: "s_" + svc.Tag + strings.ToLower(rand.Text()[len(svc.Tag):16]), by: by, plan: p, created: svc.Now(), state: StateOpening, abort: abort,
 		stop: make(chan struct{}), settled: make(chan struct{}), gone: make(chan struct{}), attached: map[*attachment]struct{}{},
-		lost: make(chan struct{}), touched: by.AgentID() != "", unhold: func() {}, lives: map[*Live]struct{}{}, turn: newTurn(), watch: newLoginWatch(),
+		lost: make(chan struct{}), touched: by.AgentID() != "", unhold: func() {}, lives: map[*Live]struct{}{}, period: newUsePeriod(), watch: newLoginWatch(),
 		// An agent with DevTools clients is trusted with nothing that was there before them either.
 		scripted: by.AgentID() != "" && p.access == grant.AccessCDP,
 	}
 	s.life, s.die = context.WithCancel(context.Background())
 	if p.mode == ModeRefresh {
-		s.grip = &takeover{by: by, since: s.created, firm: true}
+		s.takeover = &takeover{by: by, since: s.created, firm: true}
 	}
 	revoked, revoke := context.WithCancelCause(context.Background())
 	s.revoked = revoked
@@ -319,7 +319,7 @@ func (svc *Service) rollBack(s *session, why error) {
 			svc.Records.BeginEnding(svc.intent(s, e.by, string(identity.SessionClose), "", audit.Fields{"cause": string(e.Cause)})).
 				End(audit.Outcome{Result: audit.OK})
 		}
-		svc.bury(s, 0, nil)
+		svc.markEnded(s, 0, nil)
 		return
 	}
 	svc.Log.Warn("session not opened", "session", s.id, "jail", i.name(), "error", why)
@@ -341,7 +341,7 @@ func (svc *Service) remove(s *session, i *instance) {
 	err := svc.destroy(svc.background, i)
 	took := svc.Now().Sub(began)
 	record.End(outcome(err, audit.Fields{"removed": err == nil, "took_ms": milliseconds(took)}))
-	svc.bury(s, took, err)
+	svc.markEnded(s, took, err)
 }
 
 // publicText is the half of an error that may be shown.
@@ -358,8 +358,8 @@ func publicText(err error) string {
 	return "it could not be opened; the log of the control plane says why"
 }
 
-// bury moves a session, of which nothing is left, to those that can only be asked about.
-func (svc *Service) bury(s *session, took time.Duration, err error) {
+// markEnded moves a session, of which nothing is left, to those that can only be asked about.
+func (svc *Service) markEnded(s *session, took time.Duration, err error) {
 	svc.endTape(s)
 	s.unhold()
 	s.revoke(nil) // lets go of its context

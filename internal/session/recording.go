@@ -120,13 +120,13 @@ func (s *Service) picture(ctx context.Context, r *session, b Browser, op browser
 }
 
 // untaken is the turn of a session that no person has in hand, nor is about to; nil while one has. The caller holds no lock.
-func (s *Service) untaken(r *session) *turn {
+func (s *Service) untaken(r *session) *usePeriod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.grip != nil {
+	if r.takeover != nil {
 		return nil
 	}
-	return r.turn
+	return r.period
 }
 
 // shotsOf are the pictures that are kept of a session.

@@ -113,7 +113,7 @@ func (svc *Service) refreshing(p plan) error {
 	for _, s := range svc.sessions {
 		if s.plan.mode == ModeRefresh && s.plan.tenant == p.tenant && s.plan.refresh == p.refresh && (s.state == StateOpening || s.state == StateReady) {
 			return problem.New(problem.Conflict, "use that one, or close it: clawjail session close "+s.id,
-				"%s is logging in to %s already, in session %s", whoHas(s.grip), p.refresh, s.id).With("session", s.id)
+				"%s is logging in to %s already, in session %s", whoHas(s.takeover), p.refresh, s.id).With("session", s.id)
 		}
 	}
 	return nil

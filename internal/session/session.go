@@ -348,8 +348,8 @@ type session struct {
 	// watch knows which of its accounts are still signed in.
 	watch *loginWatch
 
-	grip *takeover // the person who has taken its browser over; nil when there is none
-	turn *turn     // in which it is used
+	takeover *takeover  // the person who has taken its browser over; nil when there is none
+	period   *usePeriod // in which it is used
 	// scripted says that a script of somebody's may be in its pages: one was run, or a DevTools client was there.
 	scripted  bool
 	thumbnail thumbnail

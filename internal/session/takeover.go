@@ -61,7 +61,7 @@ func (svc *Service) TakeOver(ctx context.Context, by identity.Principal, id stri
 func (svc *Service) hasAlready(s *session, by identity.Principal) (Session, bool) {
 	svc.mu.Lock()
 	defer svc.mu.Unlock()
-	if s.grip.of(by) && s.grip.firm {
+	if s.takeover.of(by) && s.takeover.firm {
 		return svc.view(s), true
 	}
 	return Session{}, false
@@ -85,7 +85,7 @@ func (svc *Service) takeOver(ctx context.Context, s *session, b Browser, by iden
 		return svc.why(ctx, s, err)
 	}
 	svc.mu.Lock()
-	s.grip.firm, s.grip.step = true, step
+	s.takeover.firm, s.takeover.step = true, step
 	s.used = svc.Now()
 	svc.mu.Unlock()
 	svc.tellOfControl(s)
@@ -94,10 +94,10 @@ func (svc *Service) takeOver(ctx context.Context, s *session, b Browser, by iden
 }
 
 // seize marks a session as taken over by a person. From then on no other client begins to use it, and what is under way ends.
-func (svc *Service) seize(s *session, by identity.Principal, force bool) (before *takeover, last *turn, err error) {
+func (svc *Service) seize(s *session, by identity.Principal, force bool) (before *takeover, last *usePeriod, err error) {
 	svc.mu.Lock()
 	defer svc.mu.Unlock()
-	g := s.grip
+	g := s.takeover
 	switch {
 	case s.state != StateReady:
 		return nil, nil, problem.New(problem.SessionClosed, "open a new one", "session %s is ending", s.id)
@@ -108,14 +108,14 @@ func (svc *Service) seize(s *session, by identity.Principal, force bool) (before
 		return nil, nil, problem.New(problem.Conflict, "ask them to hand it back, or take it with force", "%s has taken over session %s", whoHas(g), s.id).
 			With("by", g.by.Actor())
 	}
-	before, last = g, s.turn
-	s.grip, s.turn, s.thumbnail = &takeover{by: by, since: svc.Now()}, newTurn(), thumbnail{}
+	before, last = g, s.period
+	s.takeover, s.period, s.thumbnail = &takeover{by: by, since: svc.Now()}, newUsePeriod(), thumbnail{}
 	last.finish(takenOver(s))
 	return before, last, nil
 }
 
 // clear waits until no other client does anything with the browser: requests first, since one of them may attach a client.
-func (svc *Service) clear(ctx context.Context, s *session, last *turn) error {
+func (svc *Service) clear(ctx context.Context, s *session, last *usePeriod) error {
 	select {
 	case <-last.idle:
 	case <-s.stop:
@@ -186,7 +186,7 @@ func (svc *Service) unseize(s *session, b Browser, before *takeover) {
 		}
 	}
 	svc.mu.Lock()
-	s.grip = before
+	s.takeover = before
 	svc.mu.Unlock()
 	svc.tellOfControl(s)
 }
@@ -237,7 +237,7 @@ func (svc *Service) handBack(ctx context.Context, s *session, b Browser, by iden
 	if err != nil {
 		g.firm = true
 	} else {
-		s.grip, s.used = nil, svc.Now()
+		s.takeover, s.used = nil, svc.Now()
 	}
 	svc.mu.Unlock()
 	svc.tellOfControl(s) // also when nothing has changed: a viewer that came meanwhile was told nothing yet
@@ -249,10 +249,10 @@ func (svc *Service) handBack(ctx context.Context, s *session, b Browser, by iden
 }
 
 // loosen stops what a person does with a session, for it to be handed back.
-func (svc *Service) loosen(s *session, by identity.Principal, anyway bool) (g *takeover, last *turn, err error) {
+func (svc *Service) loosen(s *session, by identity.Principal, anyway bool) (g *takeover, last *usePeriod, err error) {
 	svc.mu.Lock()
 	defer svc.mu.Unlock()
-	g = s.grip
+	g = s.takeover
 	switch {
 	case s.state != StateReady:
 		return nil, nil, svc.endedSoon(s)
@@ -264,9 +264,9 @@ func (svc *Service) loosen(s *session, by identity.Principal, anyway bool) (g *t
 		return nil, nil, problem.New(problem.Conflict, "ask them to hand it back, or hand it back anyway", "%s has taken over session %s", whoHas(g), s.id).
 			With("by", g.by.Actor())
 	}
-	g.firm, last = false, s.turn
-	s.turn = newTurn()
-	last.finish(problem.Wrap(errTurn, problem.Conflict, "take it over again", "session %s was handed back", s.id))
+	g.firm, last = false, s.period
+	s.period = newUsePeriod()
+	last.finish(problem.Wrap(errTakenOver, problem.Conflict, "take it over again", "session %s was handed back", s.id))
 	return g, last, nil
 }
 

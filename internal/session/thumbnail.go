@@ -38,7 +38,7 @@ func (svc *Service) Thumbnail(ctx context.Context, by identity.Principal, id str
 		return nil, time.Time{}, err
 	}
 	svc.mu.Lock()
-	if s.grip != nil || s.state != StateReady {
+	if s.takeover != nil || s.state != StateReady {
 		svc.mu.Unlock()
 		return nil, time.Time{}, noThumbnail(s)
 	}

@@ -44,7 +44,7 @@ type token struct {
 	session string
 	by      identity.Principal // the principal that made it, within its scope
 	created time.Time
-	uses    *turn // what is done with it; over when it was revoked
+	uses    *usePeriod // what is done with it; over when it was revoked
 }
 
 // IssuedToken is a token for a session without the token.
@@ -88,13 +88,13 @@ func (svc *Service) IssueToken(ctx context.Context, by identity.Principal, id st
 		if s.state != StateReady {
 			return problem.New(problem.SessionClosed, "open a new one", "session %s is ending", id)
 		}
-		if scope == identity.ScopeCDP && s.grip != nil {
+		if scope == identity.ScopeCDP && s.takeover != nil {
 			return takenOver(s)
 		}
 		if svc.expireTokens(id) >= maxTokens {
 			return problem.New(problem.RateLimited, "use one that you have, or give them a shorter life", "session %s has %d valid tokens already", id, maxTokens)
 		}
-		svc.tokens[sha256.Sum256([]byte(out.Token))] = token{session: id, by: within, created: svc.Now().UTC(), uses: newTurn()}
+		svc.tokens[sha256.Sum256([]byte(out.Token))] = token{session: id, by: within, created: svc.Now().UTC(), uses: newUsePeriod()}
 		s.used = svc.Now()
 		return nil
 	})
@@ -208,7 +208,7 @@ func (svc *Service) tokenGood(by identity.Principal) bool {
 }
 
 // usesOf is what is done with a principal's token for a session; nil when that is not good any more. The caller holds s.mu.
-func (svc *Service) usesOf(by identity.Principal) *turn {
+func (svc *Service) usesOf(by identity.Principal) *usePeriod {
 	for _, t := range svc.tokens {
 		if t.by.SessionToken == by.SessionToken {
 			return t.uses

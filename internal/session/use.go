@@ -233,7 +233,7 @@ func (svc *Service) use(ctx context.Context, by identity.Principal, op identity.
 		return nil, nil, nil, nil, svc.endedProblem(s)
 	}
 	defer svc.mu.Unlock()
-	if g := s.grip; g != nil && (!g.of(by) || !g.firm) {
+	if g := s.takeover; g != nil && (!g.of(by) || !g.firm) {
 		return nil, nil, nil, nil, takenOver(s)
 	}
 	if within, done, err = svc.occupy(ctx, s, by); err != nil {

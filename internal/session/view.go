@@ -301,7 +301,7 @@ func (svc *Service) view(s *session) Session {
 		CredentialMode: s.plan.mode, Access: string(s.plan.access), Domains: slices.Clone(s.plan.domains), Grant: s.grant.ID,
 		Injected: s.injected.cookies, Storage: s.injected.origins, NeedsRefresh: slices.Clone(s.refresh), Record: s.plan.record,
 		Template: s.plan.shape.template, Browser: string(s.plan.shape.build), BrowserVersion: s.version,
-		Control: controlOf(s.grip), Jail: string(s.jail), Warm: s.warm, Created: s.created, Timing: s.timing, Screenshots: shotsOf(s.tape),
+		Control: controlOf(s.takeover), Jail: string(s.jail), Warm: s.warm, Created: s.created, Timing: s.timing, Screenshots: shotsOf(s.tape),
 	}
 	if s.plan.mode == ModeRefresh {
 		out.Domains = []string{s.plan.refresh}

@@ -33,7 +33,7 @@ type result struct {
 
 // answer writes a result. Nothing of the upstream's is in the header of the gateway's own answer. The body is encoded as it is
 // written: what becomes of it may be six times as large. late says when a client has had time enough to read all of it.
-func answer(w http.ResponseWriter, e *errand, resp *http.Response, body []byte, held *share, late func() bool) *problem.Error {
+func answer(w http.ResponseWriter, e *outbound, resp *http.Response, body []byte, held *share, late func() bool) *problem.Error {
 	head := result{
 		Status: resp.StatusCode, StatusCode: resp.StatusCode, Headers: headers(resp), URL: e.url.String(), Redirects: e.redirects,
 		Base64: !utf8.Valid(body),

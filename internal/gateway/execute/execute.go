@@ -147,7 +147,7 @@ func (h *Handler) end(agent string) {
 }
 
 // prepare makes the first hop of what was asked for. Nothing leaves yet.
-func (h *Handler) prepare(ctx context.Context, caller gateway.Caller, asked *wanted) (*errand, *problem.Error) {
+func (h *Handler) prepare(ctx context.Context, caller gateway.Caller, asked *wanted) (*outbound, *problem.Error) {
 	view := h.views(caller)
 	service, _, known := view.Service(asked.Service)
 	how, refusal := asked.injection(service, known)
@@ -158,7 +158,7 @@ func (h *Handler) prepare(ctx context.Context, caller gateway.Caller, asked *wan
 	if refusal != nil {
 		return nil, refusal
 	}
-	e := &errand{
+	e := &outbound{
 		ctx: ctx, gateway: h.Gateway, caller: caller, service: asked.Service,
 		permit: view.Tool(asked.Service), named: view.ToolNaming(asked.Service), origin: home,
 		how: how, credential: access.NewCredential(h.Options, caller, cmp.Or(service.Secret, asked.Service), how), inject: how.Type != egress.InjectNone,

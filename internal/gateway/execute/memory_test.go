@@ -54,7 +54,7 @@ func TestAnAnswerTakesNoMoreThanIsCounted(t *testing.T) {
 		"names":              {"application/json", "{" + testenv.Members(size/8) + "}"},
 	} {
 		resp := &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {c.kind}}}
-		e := &errand{url: &url.URL{Scheme: "http", Host: "api.example"}}
+		e := &outbound{url: &url.URL{Scheme: "http", Host: "api.example"}}
 		give := func(to io.Writer, body string) (took, counted int64, refusal *problem.Error) {
 			held := newShare()
 			took = testenv.Allocated(func() { refusal = answer(writer{http.Header{}, to}, e, resp, readAll(t, held, body), held, never) })
@@ -81,7 +81,7 @@ func TestAnAnswerTakesNoMoreThanIsCounted(t *testing.T) {
 	// More names than there is room for are refused before they are read.
 	held := newShare()
 	resp := &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"application/json"}}}
-	if p := answer(writer{http.Header{}, io.Discard}, &errand{url: &url.URL{}}, resp, readAll(t, held, "{"+testenv.Members(9<<20)+"}"), held, never); p == nil || p.Code != problem.RateLimited {
+	if p := answer(writer{http.Header{}, io.Discard}, &outbound{url: &url.URL{}}, resp, readAll(t, held, "{"+testenv.Members(9<<20)+"}"), held, never); p == nil || p.Code != problem.RateLimited {
 		t.Errorf("many names: %v", p)
 	}
 }
@@ -99,7 +99,7 @@ func TestAnAnswerThatIsNotReadIsCutOff(t *testing.T) {
 				}()
 				resp := &http.Response{StatusCode: 200, Header: http.Header{}}
 				late := func() bool { return slow && out.Len() >= size/2 }
-				_ = answer(writer{http.Header{}, &out}, &errand{url: &url.URL{}}, resp, []byte(strings.Repeat("x", size)), newShare(), late)
+				_ = answer(writer{http.Header{}, &out}, &outbound{url: &url.URL{}}, resp, []byte(strings.Repeat("x", size)), newShare(), late)
 			}()
 		}
 	}

@@ -239,7 +239,7 @@ func TestAnOriginIsSchemeHostAndPort(t *testing.T) {
 		if refusal != nil || refusal2 != nil {
 			t.Fatal(refusal, refusal2)
 		}
-		e := &errand{inject: true, method: "GET", url: from, header: http.Header{"Cookie": {"a"}}}
+		e := &outbound{inject: true, method: "GET", url: from, header: http.Header{"Cookie": {"a"}}}
 		e.turn(http.StatusFound, to)
 		if e.inject != test.kept || (e.header.Get("Cookie") != "") != test.kept {
 			t.Errorf("%s to %s: the credential stays: %v", test.from, test.to, e.inject)

@@ -93,7 +93,7 @@ func Listen(inner net.Listener, key Key, front uint16, log *slog.Logger) *Listen
 		log = slog.New(slog.DiscardHandler)
 	}
 	l := &Listener{Listener: inner, key: key, front: front, log: log, ready: make(chan net.Conn), done: make(chan struct{}), slots: make(chan struct{}, limit),
-		strangers: strangers{limit: limit}}
+		pendingConns: pendingConns{limit: limit}}
 	l.running.Go(l.accept)
 	return l
 }
@@ -107,7 +107,7 @@ type Listener struct {
 	ready   chan net.Conn
 	slots   chan struct{} // of those that have introduced themselves
 	running sync.WaitGroup
-	strangers
+	pendingConns
 
 	once sync.Once
 	done chan struct{} // closed by Close, and when inner is closed
@@ -196,22 +196,22 @@ func (l *Listener) introduce(c net.Conn) {
 	_ = c.Close() // nothing was promised
 }
 
-// strangers are the connections that have not yet introduced themselves. Any host that reaches the listener can open one. One too many
+// pendingConns are the connections that have not yet introduced themselves. Any host that reaches the listener can open one. One too many
 // closes the oldest of the address that has most, so that silent connections keep no relay out: a relay needs milliseconds.
-type strangers struct {
+type pendingConns struct {
 	limit int
 
 	mu  sync.Mutex
-	all []stranger // the oldest first
+	all []pendingConn // the oldest first
 }
 
-type stranger struct {
+type pendingConn struct {
 	net.Conn
 	from netip.Addr
 }
 
-func (s *strangers) enter(c net.Conn) {
-	in := stranger{Conn: c}
+func (s *pendingConns) enter(c net.Conn) {
+	in := pendingConn{Conn: c}
 	if tcp, ok := c.RemoteAddr().(*net.TCPAddr); ok {
 		in.from = tcp.AddrPort().Addr().Unmap()
 	}
@@ -227,7 +227,7 @@ func (s *strangers) enter(c net.Conn) {
 				crowd = other.from
 			}
 		}
-		at := slices.IndexFunc(s.all, func(other stranger) bool { return other.from == crowd })
+		at := slices.IndexFunc(s.all, func(other pendingConn) bool { return other.from == crowd })
 		_ = s.all[at].Close() // nothing was promised
 		s.all = slices.Delete(s.all, at, at+1)
 	}
@@ -235,10 +235,10 @@ func (s *strangers) enter(c net.Conn) {
 }
 
 // leave says whether a connection was still among them.
-func (s *strangers) leave(c net.Conn) bool {
+func (s *pendingConns) leave(c net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := slices.IndexFunc(s.all, func(other stranger) bool { return other.Conn == c })
+	at := slices.IndexFunc(s.all, func(other pendingConn) bool { return other.Conn == c })
 	if at >= 0 {
 		s.all = slices.Delete(s.all, at, at+1)
 	}

@@ -220,9 +220,9 @@ func TestSilentRelayDoesNotKeepTheOthers(t *testing.T) {
 func TestSilentConnectionsTakeNoPlaceOfARelay(t *testing.T) {
 	key := NewKey()
 	gateway, front := chain(t, key, key)
-	gateway.strangers.mu.Lock()
-	gateway.strangers.limit = 4
-	gateway.strangers.mu.Unlock()
+	gateway.pendingConns.mu.Lock()
+	gateway.pendingConns.limit = 4
+	gateway.pendingConns.mu.Unlock()
 	var silent []net.Conn
 	for range 20 {
 		c, err := net.Dial("tcp", gateway.Listener.Addr().String())
@@ -240,7 +240,7 @@ func TestSilentConnectionsTakeNoPlaceOfARelay(t *testing.T) {
 	if _, err := io.Copy(io.Discard, silent[0]); errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Error("the oldest silent connection has its place")
 	}
-	var s strangers
+	var s pendingConns
 	s.limit = 3
 	at := func(addr string) *addressed { return &addressed{addr: addr} }
 	relay, first, second, third := at("10.0.0.1"), at("127.0.0.1"), at("127.0.0.2"), at("127.0.0.3")

@@ -18,8 +18,8 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// errand is a request on its way, from hop to hop.
-type errand struct {
+// outbound is a request on its way, from hop to hop.
+type outbound struct {
 	ctx     context.Context
 	gateway access.Sender
 	caller  gateway.Caller
@@ -44,7 +44,7 @@ type errand struct {
 }
 
 // clear removes what the agent put where the credential goes.
-func (e *errand) clear() *problem.Error {
+func (e *outbound) clear() *problem.Error {
 	r := &http.Request{URL: e.url, Header: e.header}
 	if err := inject.Clear(r, e.how); err != nil {
 		p, _ := problem.As(err)
@@ -57,7 +57,7 @@ func (e *errand) clear() *problem.Error {
 
 // follow sends the request, and what redirects make of it. The answer has been scrubbed; its body is the caller's to
 // close.
-func (e *errand) follow() (*http.Response, *problem.Error) {
+func (e *outbound) follow() (*http.Response, *problem.Error) {
 	for {
 		resp, refusal := e.send()
 		if refusal != nil {
@@ -80,7 +80,7 @@ func (e *errand) follow() (*http.Response, *problem.Error) {
 }
 
 // send sends one hop.
-func (e *errand) send() (*http.Response, *problem.Error) {
+func (e *outbound) send() (*http.Response, *problem.Error) {
 	r, err := http.NewRequestWithContext(e.ctx, e.method, e.url.String(), nil)
 	if err != nil {
 		return nil, problem.Wrap(err, problem.BadURL, "Write an absolute URL.", "the URL is not valid")
@@ -112,7 +112,7 @@ func (e *errand) send() (*http.Response, *problem.Error) {
 
 // carries says whether the credential may go with the next hop: to the origin of its service, as a tool that names the
 // service allows. Other hops that the agent's tools allow go without it.
-func (e *errand) carries() bool {
+func (e *outbound) carries() bool {
 	if e.named == nil || !access.SameOrigin(e.url, e.origin) {
 		return false
 	}
@@ -122,7 +122,7 @@ func (e *errand) carries() bool {
 }
 
 // explained says what an agent can do about a refusal.
-func (e *errand) explained(p *problem.Error) *problem.Error {
+func (e *outbound) explained(p *problem.Error) *problem.Error {
 	if failure := e.credential.Failure(); failure != nil {
 		p = failure
 	}
@@ -149,7 +149,7 @@ func with(service string) string {
 }
 
 // inTime turns what a timeout looks like from below into one.
-func (e *errand) inTime(p *problem.Error) *problem.Error {
+func (e *outbound) inTime(p *problem.Error) *problem.Error {
 	if !errors.Is(e.ctx.Err(), context.DeadlineExceeded) {
 		return p
 	}
@@ -161,7 +161,7 @@ func (e *errand) inTime(p *problem.Error) *problem.Error {
 }
 
 // redirect returns where an answer leads; nil when it is the one that was asked for.
-func (e *errand) redirect(resp *http.Response) (*url.URL, *problem.Error) {
+func (e *outbound) redirect(resp *http.Response) (*url.URL, *problem.Error) {
 	switch resp.StatusCode {
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
 	default:
@@ -188,7 +188,7 @@ func (e *errand) redirect(resp *http.Response) (*url.URL, *problem.Error) {
 
 // turn makes the next hop (RFC 9110 §15.4). The credential stays behind where the origin changes, for good: a server
 // that sends requests away and back again gets it once.
-func (e *errand) turn(status int, to *url.URL) {
+func (e *outbound) turn(status int, to *url.URL) {
 	if status == http.StatusSeeOther && e.method != http.MethodHead ||
 		(status == http.StatusMovedPermanently || status == http.StatusFound) && e.method == http.MethodPost {
 		e.method, e.body = http.MethodGet, nil
