@@ -48,7 +48,7 @@ func (b *bench) agents(ctx context.Context) {
 }
 
 // sync makes the instance match a file.
-func (x *box) sync(ctx context.Context, text string) agent.Plan {
+func (x *testInstance) sync(ctx context.Context, text string) agent.Plan {
 	plan, err := x.api.SyncAgents(ctx, agent.SyncRequest{Source: "clawbots.yml", Text: text, Dir: "/", Prune: true}, nil)
 	for _, s := range plan.Steps {
 		if s.Problem != "" {
@@ -59,7 +59,7 @@ func (x *box) sync(ctx context.Context, text string) agent.Plan {
 }
 
 // syncs times files that make many agents, and one that changes nothing.
-func (b *bench) syncs(ctx context.Context, x *box) {
+func (b *bench) syncs(ctx context.Context, x *testInstance) {
 	fresh, steady := fmt.Sprintf("agents: sync of %d new", freshAgents), fmt.Sprintf("agents: sync of %d unchanged", steadyAgents)
 	b.inTurn(3, 0, func(t times) {
 		t.timed(fresh, func() { x.sync(ctx, fleet(freshAgents)) })
@@ -93,7 +93,7 @@ func (f *firstByte) Write(p []byte) (int, error) {
 
 // spawned times a program from the request to the first byte that it prints: in a jail of its own, in the agent's jail, by
 // the command line, and plainly on this host.
-func (b *bench) spawned(ctx context.Context, x *box) {
+func (b *bench) spawned(ctx context.Context, x *testInstance) {
 	const name = "agents: spawn to first byte, "
 	line := []string{"/bin/echo", "here"}
 	attach := func(exec bool) func(*firstByte) {
@@ -130,7 +130,7 @@ func (b *bench) spawned(ctx context.Context, x *box) {
 }
 
 // printed times many lines of an agent on their way into its files, next to a pipe that is only counted.
-func (b *bench) printed(ctx context.Context, x *box) {
+func (b *bench) printed(ctx context.Context, x *testInstance) {
 	script := fmt.Sprintf(`yes '{"type":"tick","text":"forty characters of something or other"}' | head -n %d`, printedLines)
 	began := time.Now()
 	counted := must(exec.CommandContext(ctx, "/bin/sh", "-c", script+" | wc -c").Output())

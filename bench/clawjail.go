@@ -20,23 +20,23 @@ import (
 	"github.com/clawjail/clawjail/internal/session"
 )
 
-// box is a private instance with a client.
-type box struct {
+// testInstance is a private instance with a client.
+type testInstance struct {
 	*instance.Instance
 	api *client.Client
 }
 
 // start starts an instance with a warm pool of that size.
-func (b *bench) start(ctx context.Context, pool int) *box {
+func (b *bench) start(ctx context.Context, pool int) *testInstance {
 	i := must(instance.New(instance.Options{Binary: b.binary, Templates: b.templates, UIDBase: uint32(1_879_600_000 + 50_000*pool),
 		Settings: fmt.Sprintf("warm_pool:\n  size: %d\n%s", pool, b.site.settings())}))
 	if err := i.Start(ctx); err != nil {
 		check(err, i.Remove(ctx))
 	}
-	return &box{i, must(i.Client())}
+	return &testInstance{i, must(i.Client())}
 }
 
-func (x *box) end() error {
+func (x *testInstance) end() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	x.api.CloseIdle()
@@ -44,13 +44,13 @@ func (x *box) end() error {
 }
 
 // open opens a session, and gone closes one until nothing of it is left.
-func (x *box) open(ctx context.Context) session.Session {
+func (x *testInstance) open(ctx context.Context) session.Session {
 	return must(x.api.Open(ctx, session.OpenRequest{}))
 }
-func (x *box) gone(ctx context.Context, id string) { check(x.api.Close(ctx, id, true)) }
+func (x *testInstance) gone(ctx context.Context, id string) { check(x.api.Close(ctx, id, true)) }
 
 // with opens a session for something, and closes it.
-func (x *box) with(ctx context.Context, do func(session string)) {
+func (x *testInstance) with(ctx context.Context, do func(session string)) {
 	id := x.open(ctx).ID
 	check(attempt(func() { do(id) }), x.api.Close(context.WithoutCancel(ctx), id, true))
 }
@@ -105,7 +105,7 @@ func (b *bench) starts(ctx context.Context) {
 }
 
 // poolFull waits until the pool is full and the machine has calmed down.
-func (x *box) poolFull(ctx context.Context) {
+func (x *testInstance) poolFull(ctx context.Context) {
 	await(30*time.Second, 20*time.Millisecond, "the warm pool is full", func() bool {
 		info := must(x.api.Info(ctx))
 		return info.Service.WarmReady == info.Service.WarmSize && info.Service.Closing == 0
@@ -137,7 +137,7 @@ func (b *bench) memory(ctx context.Context) {
 }
 
 // processes are the folders in /proc of both daemons, without the supervisor, and of all that is in the instance's jails.
-func (x *box) processes() (daemons, jailed []string) {
+func (x *testInstance) processes() (daemons, jailed []string) {
 	for _, pid := range must(x.Processes())[1:] {
 		daemons = append(daemons, fmt.Sprintf("/proc/%d", pid))
 	}
@@ -188,7 +188,7 @@ func (b *bench) twenty(ctx context.Context) {
 // holding is what must not grow.
 type holding struct{ rss, descriptors, things, files float64 }
 
-func (x *box) holding(ctx context.Context) (h holding) {
+func (x *testInstance) holding(ctx context.Context) (h holding) {
 	daemons, _ := x.processes()
 	h.rss = megabytes(daemons, "status", "VmRSS:")
 	for _, pid := range must(x.Processes()) {

@@ -30,7 +30,7 @@ const shownAgents, shownRecords = 200, 10_000
 
 // desk is somebody at the console of an instance.
 type desk struct {
-	*box
+	*testInstance
 	base   string
 	client *http.Client // it keeps its connections, and follows no redirection
 }
@@ -45,8 +45,8 @@ func (b *bench) console(ctx context.Context) {
 }
 
 // signedIn signs in with a link, as `clawjail console` does.
-func (x *box) signedIn(ctx context.Context) *desk {
-	d := &desk{box: x, base: "http://" + x.Config.Listen.String(), client: &http.Client{Jar: must(cookiejar.New(nil)), Transport: &http.Transport{DisableCompression: true},
+func (x *testInstance) signedIn(ctx context.Context) *desk {
+	d := &desk{testInstance: x, base: "http://" + x.Config.Listen.String(), client: &http.Client{Jar: must(cookiejar.New(nil)), Transport: &http.Transport{DisableCompression: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 	d.post(ctx, "/sign-in", url.Values{"code": {must(x.api.ConsoleLink(ctx)).Code}})
 	return d

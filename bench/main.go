@@ -43,7 +43,7 @@ func main() {
 }
 
 func run(ctx context.Context) {
-	b := &bench{began: time.Now(), boxes: map[int]*box{}}
+	b := &bench{began: time.Now(), boxes: map[int]*testInstance{}}
 	binary := flag.String("binary", "bin/clawjail", "the program to measure")
 	flag.StringVar(&b.templates, "templates", "/var/lib/clawjail/templates", "folder of the templates")
 	flag.IntVar(&b.runs, "runs", 25, "rounds of each start")
@@ -119,9 +119,9 @@ type bench struct {
 	result            report.Run
 
 	began  time.Time
-	site   *site        // what browsers load
-	client *playwright  // nil while no part needs it, and when it is not installed
-	boxes  map[int]*box // instances by the size of their warm pool
+	site   *site                 // what browsers load
+	client *playwright           // nil while no part needs it, and when it is not installed
+	boxes  map[int]*testInstance // instances by the size of their warm pool
 	ends   []func() error
 }
 

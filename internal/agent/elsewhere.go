@@ -78,7 +78,7 @@ func isElsewhere(name string, n *store.Node) error {
 // gone says whether the agents of a control plane can be taken over.
 func gone(n *store.Node) bool { return !n.StoppedAt.IsZero() || n.Lost() }
 
-// leaveOthers takes the agents of other machines out of what is declared in a world. Those that are to be adopted stay in it.
+// leaveOthers takes the agents of other machines out of what is declared in a tenant. Those that are to be adopted stay in it.
 func (w *tenantState) leaveOthers(nodes []store.Node, adopt func(name string) bool) {
 	w.elsewhere = map[string]*store.Node{}
 	for name, d := range w.declared {

@@ -23,7 +23,7 @@ import (
 )
 
 // running gives the agent writer2 a jail.
-func (w *world) running() {
+func (w *fixture) running() {
 	w.jails.kept["writer2"] = jail.KeptStatus{
 		Kept: jail.Kept{Spec: jail.Spec{Template: "clawbot", Limits: jail.Limits{Memory: 512 << 20, MilliCPU: 500, Tasks: 64}, Agent: &jail.Agent{State: 1 << 30},
 			Program: jail.Program{Env: map[string]string{"MODE": canary}}, HomeFiles: []jail.File{{Path: "a", Data: []byte(canary)}}}, Restart: jail.RestartAlways},
@@ -33,7 +33,7 @@ func (w *world) running() {
 }
 
 func TestWithoutAServiceForAgentsThereAreIdentitiesAlone(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Agents = nil })
+	w := newFixture(t, func(o *Options) { o.Agents = nil })
 	for _, path := range []string{"/v1/agents/writer2/declare", "/v1/agents/writer2/restart", "/v1/agents/writer2/stdin"} {
 		w.request("admin", "POST", path, "{}").wantProblem(t, 404, problem.NotFound)
 	}
@@ -47,7 +47,7 @@ func TestWithoutAServiceForAgentsThereAreIdentitiesAlone(t *testing.T) {
 }
 
 func TestASyncArrivesAsItWasAskedFor(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	a := w.request("acme operator", "POST", "/v1/agents/sync", `{"source":"a.yml","text":"clawbots:\n- name: x\n","dir":"/srv","driver":"docker","dry_run":true,
 		"prune":true,"removes":["y"],"only":["x"],"keep_state":true}`)
 	if a.StatusCode != 200 || strings.TrimSpace(a.body) != `{"steps":[]}` {
@@ -71,7 +71,7 @@ func TestASyncArrivesAsItWasAskedFor(t *testing.T) {
 }
 
 func TestMistakesOfAFileHaveTheirPlace(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	many := &problem.ValidationError{Code: problem.BadRequest, Source: "a.yml"}
 	many.AddFlaw(problem.Flaw{Field: "clawbots[0].nmae", Line: 2, Column: 5, Message: "is not known", Hint: "did you mean name?"})
 	w.jails.fail = many
@@ -101,7 +101,7 @@ func readLines(t *testing.T, body string) (out []SyncLine) {
 }
 
 func TestStepsAreToldAsTheyAreDone(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.jails.steps = []agent.Step{{Name: "x", Verb: agent.Create}, {Name: "x", Verb: agent.Create, Done: true}}
 	w.jails.plan = agent.Plan{Steps: w.jails.steps[1:]}
 	d := &door{API: w.API}
@@ -125,7 +125,7 @@ func TestStepsAreToldAsTheyAreDone(t *testing.T) {
 
 // A step that failed does not hide what the others did.
 func TestAFailedStepIsInThePlan(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.jails.plan = agent.Plan{Steps: []agent.Step{{Name: "x", Done: true}, {Name: "y", Code: problem.TemplateMissing, Problem: "there is no template", Hint: "build it"}}}
 	w.jails.fail = problem.New(problem.TemplateMissing, "", "there is no template")
 	for _, path := range []string{"/v1/agents/sync", "/v1/agents/sync?progress=true", "/v1/agents/y/declare"} {
@@ -136,7 +136,7 @@ func TestAFailedStepIsInThePlan(t *testing.T) {
 }
 
 func TestADeclarationIsReadAsAnEntryOfAFile(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	a := w.request("acme operator", "POST", "/v1/agents/archive-bot/declare", `{"agent":{"name":"somebody-else","template":"clawbot","limits":{"memory":"64MiB","tasks":32},
 		"allow":["example.com"],"ttl":"1h"}}`)
 	if a.StatusCode != 200 || !slices.Contains(w.jails.calls, "declare acme archive-bot") {
@@ -169,7 +169,7 @@ func TestADeclarationIsReadAsAnEntryOfAFile(t *testing.T) {
 
 // A body that would take a hundred times as much memory is read by nobody, and no body at all of who may not declare.
 func TestADeclarationIsSmallInMemoryToo(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	body := func(n int) string { return `{"agent":{"mcp":[` + strings.Repeat("1,", n) + `1]}}` }
 	for _, path := range []string{"/v1/agents/x/declare", "/v1/agents/sync"} {
 		w.request("acme operator", "POST", path, body(60_000)).wantProblem(t, 400, problem.BadRequest)
@@ -182,7 +182,7 @@ func TestADeclarationIsSmallInMemoryToo(t *testing.T) {
 }
 
 func TestAListingHasTheJails(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.running()
 	list := w.request("acme viewer", "GET", "/v1/agents", "")
 	one := w.request("acme viewer", "GET", "/v1/agents/writer2", "")
@@ -228,7 +228,7 @@ func TestAListingHasTheJails(t *testing.T) {
 }
 
 func TestRemovingEndsTheJail(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	if a := w.request("acme operator", "DELETE", "/v1/agents/writer2?keep_state=true&keep_workspace=false", ""); a.StatusCode != 204 {
 		t.Errorf("%d %s", a.StatusCode, a.body)
 	}
@@ -238,7 +238,7 @@ func TestRemovingEndsTheJail(t *testing.T) {
 }
 
 func TestTheTokenOfAJailIsDeliveredAndToldNobody(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	path := "/v1/agents/writer2/tokens"
 	var first, second op.IssuedToken
 	a := w.request("acme operator", "POST", path, `{"overlap":"1m"}`)
@@ -261,7 +261,7 @@ func TestTheTokenOfAJailIsDeliveredAndToldNobody(t *testing.T) {
 }
 
 func TestALogIsBytesWithTheirOffsets(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.jails.chunk = jail.LogChunk{Data: []byte("<script>\x00\xff\n"), Offset: 10, First: 4, End: 21}
 	a := w.request("acme operator", "GET", "/v1/agents/writer2/log?stream=stderr&offset=-20&limit=11&wait=2s", "")
 	if a.StatusCode != 200 || a.body != "<script>\x00\xff\n" || a.Header.Get("Content-Type") != bytesType {
@@ -301,7 +301,7 @@ func TestALogIsBytesWithTheirOffsets(t *testing.T) {
 
 // A caller who waits for an agent to say something does not keep the server from ending.
 func TestWhoWaitsForALogIsToldWhenTheServerEnds(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -342,7 +342,7 @@ func TestWhoWaitsForALogIsToldWhenTheServerEnds(t *testing.T) {
 }
 
 func TestWhatIsTypedArrives(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	d := &door{API: w.API}
 	bytes := header("Content-Type", bytesType)
 	text := strings.Repeat("\x00\xff\n", maxTyped/3)
@@ -363,7 +363,7 @@ func TestWhatIsTypedArrives(t *testing.T) {
 }
 
 func TestTheAnswerOfAWebhookIsHarmless(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	d := &door{API: w.API}
 	ask := func() asked {
 		return d.ask(t, "POST", "/v1/agents/writer2/webhook?tenant=acme", "payload", key(w.keys["admin"]), header("Content-Type", "application/x-thing"))

@@ -26,7 +26,7 @@ type object = map[string]any
 
 // A program for the older control plane works as it is: with its header, its paths and its names.
 func TestAProgramForTheOlderControlPlaneWorks(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	d := &door{API: w.API}
 	ask := func(method, path, body string) asked {
 		return d.ask(t, method, path, body, anonymous, header("X-Admin-Api-Key", w.keys["admin"]))
@@ -76,7 +76,7 @@ func TestAProgramForTheOlderControlPlaneWorks(t *testing.T) {
 }
 
 func TestErrorsOfAliasesHaveTheOlderMember(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, c := range []struct {
 		who, method, path, body string
 		status                  int

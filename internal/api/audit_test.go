@@ -24,7 +24,7 @@ import (
 )
 
 func TestRecordsAreThoseOfTheCallersTenant(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, tenant := range []string{"acme", "beta", ""} {
 		if err := w.log.Event(w.ctx, audit.Event{Action: "test.here", Tenant: tenant, Actor: "admin", Target: "of-" + tenant}); err != nil {
 			t.Fatal(err)
@@ -82,7 +82,7 @@ func TestARowThatWasChangedIsShown(t *testing.T) {
 }
 
 func TestAnExportCanBeVerified(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	a := w.request("admin", "GET", "/v1/audit/export", "")
 	if a.StatusCode != http.StatusOK || a.Header.Get("Content-Type") != linesType {
 		t.Fatalf("%d %s", a.StatusCode, a.body)
@@ -164,7 +164,7 @@ func follow(t *testing.T, base, key string) (*bufio.Scanner, func()) {
 }
 
 func TestRowsArriveAsTheyAreWritten(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	server := serve(t, w)
 	lines, end := follow(t, server.URL, w.keys["acme viewer"])
 	defer end()
@@ -181,7 +181,7 @@ func TestRowsArriveAsTheyAreWritten(t *testing.T) {
 }
 
 func TestAStreamEndsWithItsKey(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	server := serve(t, w)
 	key, o, err := w.identity.CreateOperator(w.ctx, w.admin, identity.NewOperator{Name: "x", Tenant: "acme", Role: identity.RoleViewer, Life: time.Hour})
 	if err != nil {
@@ -201,7 +201,7 @@ func TestAStreamEndsWithItsKey(t *testing.T) {
 }
 
 func TestAStreamEndsWithItsServer(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -224,7 +224,7 @@ func TestAStreamEndsWithItsServer(t *testing.T) {
 
 // A token of a session that is not good is a wrong key like any other.
 func TestWrongKeysAreBraked(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	d := &door{API: w.API, key: w.keys["acme viewer"]}
 	from := func(addr string) func(*http.Request) { return func(r *http.Request) { r.RemoteAddr = addr } }
 	burst := identity.DefaultRateLimit().Burst

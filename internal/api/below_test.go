@@ -90,7 +90,7 @@ func TestWhatIsNotBelowThePathIsNotTakenForIt(t *testing.T) {
 
 // An address below a path that begins as one of ours does could be read in two ways.
 func TestNoPathOfOursIsAPublicPath(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	paths := []string{consolePath, mcpPath, metricsPath, "/svc/github", "/api/chat", "/openapi.json"}
 	for path := range w.api.OpenAPI().Paths {
 		paths = append(paths, path)

@@ -104,7 +104,7 @@ func TestBodiesWithSecretsAreNotToldInErrors(t *testing.T) {
 	cookie := func(fields string) string {
 		return `{"cookies":[{"name":"sid","value":"` + canary + `","domain":".example.com","path":"/","expires":-1` + fields + `}]}`
 	}
-	w := newWorld(t)
+	w := newFixture(t)
 	for name, test := range map[string]struct {
 		method, path, body string
 		status             int
@@ -167,7 +167,7 @@ func problemCode(a asked) string {
 }
 
 func TestOnlyWhoMayStoreCookiesMaySendMany(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	jar := `{"tenant":"acme","cookies":[` + strings.Repeat(" ", 2*maxBody) + `{"name":"a","value":"b","domain":".example.com","path":"/","expires":-1}]}`
 	for who, status := range map[string]int{"acme operator": 200, "acme admin": 200, "admin": 200, "acme viewer": 400, "acme agent": 400} {
 		a := w.request(who, "PUT", "/v1/cookies/example.com", jar)
@@ -234,7 +234,7 @@ func TestRulesThatAreLeftOutStay(t *testing.T) {
 }
 
 func TestTimesThatAreNone(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, test := range [][3]string{
 		{"POST", "/v1/operators", `{"name":"x","tenant":"acme","role":"viewer","life":"-1ns"}`}, // which is the number of never
 		{"POST", "/v1/operators", `{"name":"x","tenant":"acme","role":"viewer","life":"0s"}`},

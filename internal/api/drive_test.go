@@ -75,7 +75,7 @@ func (c *counted) Read(p []byte) (int, error) {
 }
 
 func TestMuchIsReadOnlyForWhomItMayServe(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for who, limit := range map[string]int{"acme viewer": maxBody + 4096, "acme operator": control.MaxFile + 1, "": 0} {
 		body := &counted{Reader: strings.NewReader(strings.Repeat("x", control.MaxFile))}
 		r := httptest.NewRequest("PUT", "/v1/sessions/"+w.session+"/files/a", body)

@@ -16,10 +16,10 @@ import (
 	"github.com/clawjail/clawjail/internal/quota"
 )
 
-// entered serves a world behind an entrance with little room.
-func entered(t *testing.T) (w *world, e *Entrance) {
+// entered serves a fixture behind an entrance with little room.
+func entered(t *testing.T) (w *fixture, e *Entrance) {
 	t.Helper()
-	w = newWorld(t)
+	w = newFixture(t)
 	plain, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

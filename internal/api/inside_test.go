@@ -22,19 +22,19 @@ import (
 // insideAddr is the address that the connections of jails come to.
 var insideAddr = &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 3000}
 
-// insideWorld is a world with an agent's part, asked from whichever jail a test says.
-type insideWorld struct {
-	*world
+// insideFixture is a fixture with an agent's part, asked from whichever jail a test says.
+type insideFixture struct {
+	*fixture
 	handler http.Handler
 	ids     map[string]string    // of the agents named worker, by tenant
 	jail    string               // the agent whose jail it is; empty for a jail of nobody's
 	called  []identity.Principal // of /mcp
 }
 
-func newInside(t *testing.T) *insideWorld {
+func newInside(t *testing.T) *insideFixture {
 	t.Helper()
-	in := &insideWorld{ids: map[string]string{}}
-	in.world = newWorld(t, func(o *Options) {
+	in := &insideFixture{ids: map[string]string{}}
+	in.fixture = newFixture(t, func(o *Options) {
 		o.MCP = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			in.called = append(in.called, Caller(r.Context()))
 			fmt.Fprint(w, "tools")
@@ -61,7 +61,7 @@ func newInside(t *testing.T) *insideWorld {
 }
 
 // token makes a token for acme's agent's session, as the one who has a key.
-func (in *insideWorld) token(who string, scope identity.Scope) string {
+func (in *insideFixture) token(who string, scope identity.Scope) string {
 	in.t.Helper()
 	by, err := in.identity.Authenticate(in.ctx, in.keys[who], insideAddr.AddrPort().Addr())
 	if err != nil {
@@ -76,7 +76,7 @@ func (in *insideWorld) token(who string, scope identity.Scope) string {
 }
 
 // ask makes a request as a program in the jail does.
-func (in *insideWorld) ask(key, method, target string, change ...func(*http.Request)) asked {
+func (in *insideFixture) ask(key, method, target string, change ...func(*http.Request)) asked {
 	in.t.Helper()
 	r := httptest.NewRequest(method, target, nil)
 	r.Host = "gateway:3000"

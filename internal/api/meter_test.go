@@ -26,7 +26,7 @@ func smallMeters() *meters {
 
 // metering serves requests of whoever is named, or of a stranger: it reads the body, waits, and answers.
 type metering struct {
-	*world
+	*fixture
 	t       *testing.T
 	handler http.Handler
 	read    chan error    // what came of reading each body
@@ -35,9 +35,9 @@ type metering struct {
 }
 
 func newMetering(t *testing.T, answer []byte) *metering {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.meters = smallMeters()
-	m := &metering{world: w, t: t, read: make(chan error, 100), release: make(chan struct{})}
+	m := &metering{fixture: w, t: t, read: make(chan error, 100), release: make(chan struct{})}
 	m.handler = w.metered(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
 		if who := r.Header.Get("Who"); who != "" {
 			by, err := w.identity.Authenticate(r.Context(), w.keys[who], netip.Addr{})

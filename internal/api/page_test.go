@@ -239,7 +239,7 @@ A body has at most 1 MiB, one with cookies 33 MiB, a file 32 MiB. Not in the doc
 }
 
 func TestPageOfTheAPIIsItsDocument(t *testing.T) {
-	doc, known := newWorld(t).api.OpenAPI(), whatEveryRouteDoes()
+	doc, known := newFixture(t).api.OpenAPI(), whatEveryRouteDoes()
 	for _, op := range operationsOf(doc) {
 		if op.group() == "" {
 			t.Errorf("%s %s is in no chapter of the page", op.method, op.path)
@@ -253,7 +253,7 @@ func TestPageOfTheAPIIsItsDocument(t *testing.T) {
 
 // Programs are made from the document: a change in it is one for them.
 func TestDocumentOfTheAPIIsAsAgreedOn(t *testing.T) {
-	text, err := json.MarshalIndent(newWorld(t).api.OpenAPI(), "", " ")
+	text, err := json.MarshalIndent(newFixture(t).api.OpenAPI(), "", " ")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -72,7 +72,7 @@ func TestABodyThatDoesNotComeIsNotWaitedFor(t *testing.T) {
 // Principals of one tenant do not learn what others do on this machine: they hear of neither their sessions nor the
 // host.
 func TestInfoOfATenantIsItsOwn(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, who := range []string{"beta agent", "beta admin"} {
 		if got := w.request(who, "GET", "/v1/info", ""); got.StatusCode != http.StatusOK || strings.Contains(got.body, "abcd") || !strings.Contains(got.body, `"sessions":0`) {
 			t.Errorf("%s is told %d %s", who, got.StatusCode, got.body)

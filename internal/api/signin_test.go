@@ -16,7 +16,7 @@ import (
 )
 
 func TestALinkToTheConsoleIsWhereItsMakerAsked(t *testing.T) {
-	w := newWorld(t, func(o *Options) {
+	w := newFixture(t, func(o *Options) {
 		o.BehindProxy, o.PublicName = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")}, "jail.example"
 	})
 	for host, want := range map[string]string{
@@ -72,7 +72,7 @@ func TestLinksToTheConsoleAreOfThePublicAddress(t *testing.T) {
 }
 
 func TestSignInsAreListedAndEnded(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	cookie, in, err := w.signIns.WithKey(t.Context(), w.keys["acme viewer"], signin.From{UserAgent: "Firefox"})
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestSignInsAreListedAndEnded(t *testing.T) {
 }
 
 func TestWithoutAConsoleThereIsNothingOfIt(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.SignIn = nil })
+	w := newFixture(t, func(o *Options) { o.SignIn = nil })
 	for _, route := range [][2]string{{"POST", "/v1/console/links"}, {"GET", "/v1/console/sign-ins"}, {"DELETE", "/v1/console/sign-ins/si_1"}} {
 		w.request("admin", route[0], route[1], "").wantProblem(t, 404, problem.NotFound)
 	}

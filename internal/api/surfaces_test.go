@@ -40,8 +40,8 @@ func (s *spied) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, "served ", r.URL.EscapedPath())
 }
 
-// surfacesWorld is an inside world with surfaces.
-func newSurfaces(t *testing.T) (*insideWorld, *spied) {
+// surfacesFixture is an inside fixture with surfaces.
+func newSurfaces(t *testing.T) (*insideFixture, *spied) {
 	t.Helper()
 	in, spy := newInside(t), new(spied)
 	in.API.Surfaces = spy
@@ -103,7 +103,7 @@ func TestSurfacesKnowAnAgentOutsideByItsTokenAlone(t *testing.T) {
 }
 
 // token2 is a token of another agent of the same tenant.
-func (in *insideWorld) token2() string {
+func (in *insideFixture) token2() string {
 	in.t.Helper()
 	key, _, err := in.identity.CreateAgent(in.ctx, in.admin, "acme", "second", identity.NeverExpires)
 	if err != nil {
@@ -233,7 +233,7 @@ func TestWhatIsDoneOutlivesTheRotationOfItsToken(t *testing.T) {
 
 func TestMetricsAreForAdminsUnlessTheyAreOpen(t *testing.T) {
 	for _, open := range []bool{false, true} {
-		w := newWorld(t, func(o *Options) {
+		w := newFixture(t, func(o *Options) {
 			o.Metrics, o.OpenMetrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "clawjail_x 1") }), open
 		})
 		for who, want := range map[string]int{"admin": 200, "acme operator": 403, "acme agent": 403, "": 401} {

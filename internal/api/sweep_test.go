@@ -167,7 +167,7 @@ func described(r op.Row) expectation {
 
 // sweeper goes through all routes and collects complaints.
 type sweeper struct {
-	*world
+	*fixture
 	complaints []string
 	made       int
 	changed    bool // something may have been since the last restore
@@ -259,8 +259,8 @@ func (s *sweeper) ask(who, route string, e expectation, there bool, tenant strin
 }
 
 // sweep asks for every route of the document as everybody, and returns what is not as the table of identity says.
-func sweep(t *testing.T, w *world, known map[string]expectation) []string {
-	s := &sweeper{world: w}
+func sweep(t *testing.T, w *fixture, known map[string]expectation) []string {
+	s := &sweeper{fixture: w}
 	w.t = t
 	var seen []string
 	for _, r := range routes(t, &door{API: w.API}) {
@@ -303,7 +303,7 @@ func (s *sweeper) keyless(route string, e expectation) {
 }
 
 func (s *sweeper) principal(who string) identity.Principal {
-	p, err := s.world.identity.Authenticate(s.ctx, s.keys[who], netip.Addr{})
+	p, err := s.fixture.identity.Authenticate(s.ctx, s.keys[who], netip.Addr{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -394,7 +394,7 @@ func (s *sweeper) strangers(route string, e expectation) {
 }
 
 func TestEveryRouteAnswersAsTheTableSays(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, complaint := range sweep(t, w, whatEveryRouteDoes()) {
 		t.Error(complaint)
 	}
@@ -405,8 +405,8 @@ func TestEveryRouteAnswersAsTheTableSays(t *testing.T) {
 
 // A thing that does not exist is the caller's mistake, and no failure.
 func TestATenantThatDoesNotExistIsNoFailure(t *testing.T) {
-	w := newWorld(t)
-	s := &sweeper{world: w}
+	w := newFixture(t)
+	s := &sweeper{fixture: w}
 	for route, e := range whatEveryRouteDoes() {
 		for _, there := range []bool{true, false} {
 			if a := s.ask("admin", route, e, there, "nosuch"); a.StatusCode >= http.StatusInternalServerError {
@@ -421,7 +421,7 @@ func TestATenantThatDoesNotExistIsNoFailure(t *testing.T) {
 
 // A sweep that finds nothing must be one that would find something.
 func TestTheSweepNoticesWhatIsPlanted(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	// Three mistakes: nobody is asked, the wrong question is asked, and strangers hear of what exists.
 	add(w.API, route{method: http.MethodGet, path: "/v1/planted/all", id: "planted-all", summary: "Planted"},
 		func(ctx context.Context, _ identity.Principal, _ *nothing) (*answer[op.CookieSets], error) {
@@ -468,9 +468,9 @@ func TestTheSweepNoticesWhatIsPlanted(t *testing.T) {
 
 // A token for a session does what its scope says with that session, and nothing with anything else.
 func TestATokenDoesWhatItsScopeSays(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.sessions.holders = map[string]identity.Principal{}
-	s := &sweeper{world: w}
+	s := &sweeper{fixture: w}
 	maker := s.principal("acme operator")
 	for _, scope := range []identity.Scope{identity.ScopeView, identity.ScopeControl, identity.ScopeCDP} {
 		token := session.TokenPrefix + string(scope)

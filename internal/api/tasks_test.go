@@ -36,7 +36,7 @@ func (o *ownedTasks) Run(ctx context.Context, by identity.Principal, r task.Requ
 
 func TestATaskIsToldLineByLine(t *testing.T) {
 	tasks := &ownedTasks{}
-	w := newWorld(t, func(o *Options) { o.Tasks = tasks })
+	w := newFixture(t, func(o *Options) { o.Tasks = tasks })
 	tasks.authority = w.identity
 	var got task.Request
 	tasks.run = func(_ context.Context, r task.Request, tell func(task.Step)) (task.Result, error) {
@@ -84,7 +84,7 @@ func TestATaskIsToldLineByLine(t *testing.T) {
 // A client that leaves stops its task, whether it hears of the steps or not.
 func TestATaskStopsWithItsClient(t *testing.T) {
 	tasks := &ownedTasks{}
-	w := newWorld(t, func(o *Options) { o.Tasks = tasks })
+	w := newFixture(t, func(o *Options) { o.Tasks = tasks })
 	tasks.authority = w.identity
 	server := serve(t, w.API)
 	for _, query := range []string{"", "?progress=true"} {

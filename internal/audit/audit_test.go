@@ -19,7 +19,7 @@ import (
 )
 
 func TestAnIntentIsInTheDatabaseWhenBeginReturnsAndItsOutcomeFollows(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	l := w.open()
 	p, err := l.Begin(t.Context(), Intent{
 		Action: "session.open", Tenant: "default", Actor: "operator:1", Session: "s1", Target: "https://u:p@example.com:8443/a?code=1#f",
@@ -49,7 +49,7 @@ func TestAnIntentIsInTheDatabaseWhenBeginReturnsAndItsOutcomeFollows(t *testing.
 }
 
 func TestWithoutARecordThereIsNoAction(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	l := w.open()
 	w.store.set(func(m *memory) { m.full = true })
 	for range 2 {
@@ -74,7 +74,7 @@ func TestWithoutARecordThereIsNoAction(t *testing.T) {
 }
 
 func TestWhatCannotBeRecordedAsItIsIsRefused(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	l := w.open()
 	for name, i := range map[string]Intent{
 		"no action": {}, "action": {Action: "Session Open"}, "NUL": {Action: "a", Actor: "x\x00"}, "line": {Action: "a", Jail: "x\ny"},
@@ -99,7 +99,7 @@ func TestWhatCannotBeRecordedAsItIsIsRefused(t *testing.T) {
 }
 
 func TestWhatIsQueuedIsOneTransaction(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	l := w.open()
 	w.store.set(func(m *memory) { m.entered, m.release = make(chan struct{}), make(chan struct{}) })
 	l.Note(Event{Action: "first"})
@@ -119,7 +119,7 @@ func TestWhatIsQueuedIsOneTransaction(t *testing.T) {
 }
 
 func TestManyCallersMakeOneChain(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	l := w.open()
 	var wait sync.WaitGroup
 	for range 32 {
@@ -142,7 +142,7 @@ func TestManyCallersMakeOneChain(t *testing.T) {
 }
 
 func TestACallerThatLeavesDoesNotAct(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	l := w.open()
 	w.store.set(func(m *memory) { m.entered, m.release = make(chan struct{}), make(chan struct{}) })
 	ctx, cancel := context.WithCancel(t.Context())
@@ -174,7 +174,7 @@ func TestACallerThatLeavesDoesNotAct(t *testing.T) {
 
 func TestARecordThatWasWrittenWithoutAWordIsFound(t *testing.T) {
 	for _, readable := range []bool{true, false} {
-		w := newWorld(t)
+		w := newFixture(t)
 		l := w.open()
 		w.begin(l, "before").End(Outcome{Result: OK})
 		w.store.set(func(m *memory) { m.silent, m.mute = true, !readable })
@@ -200,7 +200,7 @@ func TestARecordThatWasWrittenWithoutAWordIsFound(t *testing.T) {
 // What a transaction says of lost records is not said again by the next one, which began before the first was known to be there.
 func TestLostRecordsAreToldOnceByATransactionThatEndsAfterItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		l := w.open()
 		l.writer.lost.Store(3)
 		w.store.set(func(m *memory) { m.stall = true })
@@ -234,7 +234,7 @@ func TestATransactionThatEndsAfterItsTimeIsOurs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
+				w := newFixture(t)
 				l := w.open()
 				w.begin(l, "before").End(Outcome{Result: OK})
 				w.settled(l, 2)
@@ -262,7 +262,7 @@ func TestATransactionThatEndsAfterItsTimeIsOurs(t *testing.T) {
 }
 
 func TestRowsOfSomebodyElseStopTheLog(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	l := w.open()
 	w.begin(l, "a").End(Outcome{Result: OK})
 	w.close(l)
@@ -292,7 +292,7 @@ func TestRowsOfSomebodyElseStopTheLog(t *testing.T) {
 
 func TestEndingsGoOnAndJoinLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		l := w.open()
 		open := w.begin(l, "session.open")
 		w.store.set(func(m *memory) { m.full = true })
@@ -331,7 +331,7 @@ func TestEndingsGoOnAndJoinLater(t *testing.T) {
 
 func TestAnEndingDoesNotWaitForADatabaseThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		l := w.open()
 		w.store.set(func(m *memory) { m.hang = true })
 		start := time.Now()
@@ -357,7 +357,7 @@ func TestAnEndingDoesNotWaitForADatabaseThatHangs(t *testing.T) {
 
 func TestARecordInTheFileThatTheDatabaseHasTooJoinsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		l := w.open()
 		w.store.set(func(m *memory) { m.entered, m.release = make(chan struct{}, 1), make(chan struct{}) })
 		p := l.BeginEnding(Intent{Action: "session.close"}) // the database is slow: it goes to the file too
@@ -376,7 +376,7 @@ func TestARecordInTheFileThatTheDatabaseHasTooJoinsOnce(t *testing.T) {
 }
 
 func TestWhatFindsNoPlaceIsCounted(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.options.QueueRows = 4
 	l := w.open()
 	w.store.set(func(m *memory) { m.entered, m.release = make(chan struct{}), make(chan struct{}) })
@@ -396,7 +396,7 @@ func TestWhatFindsNoPlaceIsCounted(t *testing.T) {
 	}
 
 	// In the file the oldest stay, notes do not take the place of endings, and the number survives a restart.
-	w = newWorld(t)
+	w = newFixture(t)
 	l = w.open()
 	w.store.set(func(m *memory) { m.full = true })
 	const many = 400
@@ -433,7 +433,7 @@ func TestWhatFindsNoPlaceIsCounted(t *testing.T) {
 }
 
 func TestTimeDoesNotGoBack(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	var mu sync.Mutex
 	now := day
 	w.options.Now = func() time.Time { mu.Lock(); defer mu.Unlock(); return now }
@@ -463,7 +463,7 @@ func TestTimeDoesNotGoBack(t *testing.T) {
 }
 
 func TestRecoveryClosesWhatWasUnderWay(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	l := w.open()
 	for range 3 {
 		w.begin(l, "session.open")
@@ -489,7 +489,7 @@ func TestRecoveryClosesWhatWasUnderWay(t *testing.T) {
 }
 
 func TestAnOutcomeInTheFileIsNotUnknown(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	l := w.open()
 	p := w.begin(l, "session.open")
 	w.store.set(func(m *memory) { m.full = true })
@@ -520,7 +520,7 @@ func (a *adding) AppendAudit(ctx context.Context, rows []store.AuditRow) error {
 }
 
 func TestALostRecordIsCountedOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	db := &adding{memory: w.store}
 	w.options.Store = db
 	l := w.open()
@@ -564,7 +564,7 @@ func TestABrokenHeadIsNotContinued(t *testing.T) {
 		"no hash":       func(rows []store.AuditRow) { rows[len(rows)-1].Hash = nil },
 		"goes back":     func(rows []store.AuditRow) { rows[4].Time = rows[4].Time.Add(-time.Hour); rehash(rows, 4) },
 	} {
-		w := newWorld(t)
+		w := newFixture(t)
 		l := w.open()
 		for range 5 {
 			w.begin(l, "a").End(Outcome{Result: OK})
@@ -579,7 +579,7 @@ func TestABrokenHeadIsNotContinued(t *testing.T) {
 }
 
 func TestANodeHasOneWriter(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	l := w.open()
 	_, err := Open(t.Context(), w.options)
 	wantCode(t, err, problem.Conflict)
@@ -612,7 +612,7 @@ func TestOptionsSayEverythingThatIsWrong(t *testing.T) {
 
 func TestCheckpointsComeInTimeAndWithMuch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.options.CheckpointRows = 10
 		l := w.open()
 		count := func() (n int) {
@@ -661,7 +661,7 @@ func TestCheckpointsComeInTimeAndWithMuch(t *testing.T) {
 }
 
 func TestTheFileKeeperTakesWhatTheLogSigns(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	path := filepath.Join(t.TempDir(), "checkpoints")
 	file, err := checkpoint.OpenFile(path)
 	if err != nil {
@@ -681,7 +681,7 @@ func TestTheFileKeeperTakesWhatTheLogSigns(t *testing.T) {
 // An outcome for which nobody waits must not make the next intent wait for a transaction of its own.
 func TestOutcomesGoWithTheNextIntent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		l := w.open()
 		transactions := func() (n int) {
 			w.store.set(func(m *memory) { n = len(m.groups) })

@@ -23,8 +23,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// world is a log with what it needs.
-type world struct {
+// fixture is a log with what it needs.
+type fixture struct {
 	t       testing.TB
 	store   *memory
 	keeper  *keeper
@@ -32,21 +32,21 @@ type world struct {
 	counted int // rows that settled leaves out
 }
 
-func newWorld(t testing.TB) *world {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	dir := t.TempDir()
 	key, err := checkpoint.LoadKey(filepath.Join(dir, "key"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, store: &memory{}, keeper: &keeper{}}
+	w := &fixture{t: t, store: &memory{}, keeper: &keeper{}}
 	w.options = Options{
 		Store: w.store, Node: "n1", SpillPath: filepath.Join(dir, "spill"), SpillSize: minSpill, Key: key, Checkpoints: w.keeper,
 	}
 	return w
 }
 
-func (w *world) open() *Log {
+func (w *fixture) open() *Log {
 	w.t.Helper()
 	l, err := Open(context.Background(), w.options)
 	if err != nil {
@@ -56,14 +56,14 @@ func (w *world) open() *Log {
 	return l
 }
 
-func (w *world) close(l *Log) {
+func (w *fixture) close(l *Log) {
 	w.t.Helper()
 	if err := l.Close(context.Background()); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-func (w *world) verify() Report {
+func (w *fixture) verify() Report {
 	w.t.Helper()
 	report, err := Verify(context.Background(), w.options.Store, w.keeper.notes(), w.options.Key.Keys())
 	if err != nil {
@@ -73,7 +73,7 @@ func (w *world) verify() Report {
 }
 
 // sound fails the test when the log is not as it was written.
-func (w *world) sound() {
+func (w *fixture) sound() {
 	w.t.Helper()
 	if bad := w.verify().Bad(); bad != nil {
 		w.t.Errorf("an honest log is said to be bad: %v", bad)
@@ -81,7 +81,7 @@ func (w *world) sound() {
 }
 
 // settled waits until there are so many rows, besides those that were counted: outcomes come by themselves.
-func (w *world) settled(l *Log, rows int) {
+func (w *fixture) settled(l *Log, rows int) {
 	w.t.Helper()
 	for {
 		changed := l.changed.next()
@@ -98,7 +98,7 @@ func (w *world) settled(l *Log, rows int) {
 
 func idOf(p Pending) string { return p.(*pending).intent.ID }
 
-func (w *world) begin(l *Log, action string) Pending {
+func (w *fixture) begin(l *Log, action string) Pending {
 	w.t.Helper()
 	p, err := l.Begin(context.Background(), Intent{Action: action, Tenant: "default", Actor: "admin"})
 	if err != nil {

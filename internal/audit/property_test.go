@@ -18,7 +18,7 @@ import (
 )
 
 // someLog writes a random log and closes it.
-func someLog(t *testing.T, r *rapid.T, w *world) {
+func someLog(t *testing.T, r *rapid.T, w *fixture) {
 	if err := os.RemoveAll(w.options.SpillPath); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func edits() map[string]func(*store.AuditRow) {
 }
 
 func TestEveryChangeOfALogIsFound(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.options.CheckpointEvery = time.Hour
 	property.Check(t, func(r *rapid.T) {
 		someLog(t, r, w)

@@ -7,7 +7,7 @@ import (
 )
 
 func TestListIsBounded(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	l := w.open()
 	for range MaxList + 5 {
 		l.Note(Event{Action: "a"})
@@ -26,7 +26,7 @@ func TestListIsBounded(t *testing.T) {
 }
 
 func TestTailFollowsWhatMatches(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	l := w.open()
 	for _, action := range []string{"session.one", "session.two", "grant.issue", "session.three"} {
 		w.begin(l, action)

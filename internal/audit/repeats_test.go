@@ -44,7 +44,7 @@ func refusal(tenant, agent, target string) Event {
 // in them are right. A refusal of another tenant meanwhile has its own record.
 func TestARefusalThatRepeatsIsOneRecordWithACount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		l := w.open()
 		const minutes, each = 5, 3000
 		for range minutes * 60 {
@@ -72,7 +72,7 @@ func TestARefusalThatRepeatsIsOneRecordWithACount(t *testing.T) {
 // An agent that is refused something else each time does not fill the log either.
 func TestWhoIsRefusedAllTheTimeDoesNotFillTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		l := w.open()
 		const each, seconds = 500, 100
 		for n := range seconds {
@@ -136,7 +136,7 @@ func TestRepeatsAreRememberedUpToABound(t *testing.T) {
 // A tenant without room for records begins nothing, and fills nothing with being refused and with ending things; another one
 // works on. Endings are on record. When there is room again, it begins again.
 func TestNoTenantTakesTheRoomForRecordsOfOthers(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.options.Room, w.options.Tenants, w.options.Quotas = 100_000, func() int { return 2 }, config.Quotas{Tenant: 60, Agent: 50}
 	l := w.open()
 	act := func(tenant, actor string) error {
@@ -207,7 +207,7 @@ func TestNoTenantTakesTheRoomForRecordsOfOthers(t *testing.T) {
 // A listing that no index answers ends, and who asks for many keeps nobody else waiting.
 func TestListingsOfOneTenantKeepNobodyWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		slow := &slowLists{memory: w.store, slow: "acme"}
 		w.options.Store = slow
 		l := w.open()

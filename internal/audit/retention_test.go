@@ -11,15 +11,15 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-// aging is a world whose clock is set by the test.
-func aging(t *testing.T) (*world, *atomic.Int64) {
-	w := newWorld(t)
+// aging is a fixture whose clock is set by the test.
+func aging(t *testing.T) (*fixture, *atomic.Int64) {
+	w := newFixture(t)
 	var hours atomic.Int64
 	w.options.Now = func() time.Time { return day.Add(time.Duration(hours.Load()) * time.Hour) }
 	return w, &hours
 }
 
-func (w *world) trim(l *Log, r Retention) Trimmed {
+func (w *fixture) trim(l *Log, r Retention) Trimmed {
 	w.t.Helper()
 	out, err := l.Trim(context.Background(), r)
 	if err != nil {
@@ -190,7 +190,7 @@ func TestTheIntentsOfANodeThatIsGoneAreClosedByAnother(t *testing.T) {
 			pending.End(Outcome{Result: OK})
 		}
 	}
-	second := newWorld(t)
+	second := newFixture(t)
 	second.options.Store, second.options.Key, second.options.Checkpoints, second.options.Now = w.store, w.options.Key, w.keeper, w.options.Now
 	second.options.Node = "n2"
 	other := second.open()
@@ -215,7 +215,7 @@ func TestTheRowsOfANodeThatIsGoneAreTrimmedByAnother(t *testing.T) {
 		l.Note(Event{Action: "a"})
 	}
 	w.close(l)
-	second := newWorld(t)
+	second := newFixture(t)
 	second.options.Store, second.options.Key, second.options.Checkpoints, second.options.Now = w.store, w.options.Key, w.keeper, w.options.Now
 	second.options.Node = "n2"
 	l = second.open()

@@ -12,9 +12,9 @@ import (
 )
 
 // tenRows is a closed log with some checkpoints, the last of row 10.
-func tenRows(t *testing.T) *world {
+func tenRows(t *testing.T) *fixture {
 	t.Helper()
-	w := newWorld(t)
+	w := newFixture(t)
 	w.keeper.got = make(chan struct{}, 100)
 	w.options.CheckpointRows = 1
 	l := w.open()
@@ -212,7 +212,7 @@ func TestDamagedLinesOfCheckpointsAreNamed(t *testing.T) {
 }
 
 func TestALogIsVerifiedWhileItGrows(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.options.CheckpointRows = 1
 	w.keeper.got = make(chan struct{}, 1000)
 	l := w.open()

@@ -32,7 +32,7 @@ func agentEnv(t *testing.T, args ...string) (string, error) {
 }
 
 func TestAgentEnvIsMadeOfWhatTheAgentHas(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	c, err := (&program{getenv: os.Getenv, lookupEnv: os.LookupEnv, now: time.Now}).client()
 	if err != nil {
 		t.Fatal(err)

@@ -46,7 +46,7 @@ func sitting(ctx context.Context, terminal *os.File, out, errs io.Writer, args .
 }
 
 func TestWhatCannotBeUndoneIsAskedAboutOnATerminal(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	file := filepath.Join(t.TempDir(), "clawbots.yml")
 	write := func(text string) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -93,7 +93,7 @@ func TestWhatCannotBeUndoneIsAskedAboutOnATerminal(t *testing.T) {
 
 // A read from a pipe to which nobody writes ends with the command.
 func TestAnInterruptionEndsWhatReadsStandardInput(t *testing.T) {
-	newWorld(t)
+	newFixture(t)
 	if status, _, errs := run(t, "", "agent", "add", "dev-bot"); status != 0 {
 		t.Fatal(errs)
 	}
@@ -126,7 +126,7 @@ func TestAnInterruptionEndsWhatReadsStandardInput(t *testing.T) {
 }
 
 func TestALogIsFollowed(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	if status, _, errs := run(t, "", "agent", "add", "dev-bot"); status != 0 {
 		t.Fatal(errs)
 	}

@@ -13,7 +13,7 @@ import (
 
 // What went to both streams is shown in the order in which it came, where both go to one place; each stream is whole.
 func TestLogsAreInTheOrderInWhichTheyWerePrinted(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	at := func(seconds int64) int64 { return time.Unix(1000+seconds, 0).UnixNano() }
 	w.agents.log = map[jail.Stream]string{jail.Stdout: "one\nfour\nsix\n", jail.Stderr: "two\nthree\nfive\n"}
 	w.agents.marks = map[jail.Stream][]ringlog.Mark{

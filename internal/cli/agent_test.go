@@ -47,7 +47,7 @@ func agentPrinted(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: printed STREAM FILE")
 	}
-	k := ts.Value(worldKey{}).(*world).agents
+	k := ts.Value(fixtureKey{}).(*fixture).agents
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.log[jail.Stream(args[0])] = ts.ReadFile(args[1])
@@ -58,7 +58,7 @@ func wantTyped(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: typed FILE")
 	}
-	k := ts.Value(worldKey{}).(*world).agents
+	k := ts.Value(fixtureKey{}).(*fixture).agents
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.typed != ts.ReadFile(args[0]) {
@@ -68,7 +68,7 @@ func wantTyped(ts *testscript.TestScript, neg bool, args []string) {
 
 // loseHost is `losehost`: from now on nobody knows which jails there are.
 func loseHost(ts *testscript.TestScript, _ bool, _ []string) {
-	k := ts.Value(worldKey{}).(*world).agents
+	k := ts.Value(fixtureKey{}).(*fixture).agents
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.lost = true

@@ -42,7 +42,7 @@ func run(t *testing.T, stdin string, args ...string) (status int, out, errs stri
 }
 
 func TestNoValueOfACookieIsInAnyOutput(t *testing.T) {
-	newWorld(t)
+	newFixture(t)
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -124,7 +124,7 @@ func TestNoValueOfACookieIsInAnyOutput(t *testing.T) {
 }
 
 func TestIssuingAGrantPrintsTheTokenAlone(t *testing.T) {
-	newWorld(t)
+	newFixture(t)
 	if status, _, errs := run(t, "# Netscape HTTP Cookie File\n.example.com\tTRUE\t/\tTRUE\t4102444800\tsid\tv\n", "cookies", "import", "-", "--domain", "example.com"); status != exitDone {
 		t.Fatal(errs)
 	}
@@ -138,7 +138,7 @@ func TestIssuingAGrantPrintsTheTokenAlone(t *testing.T) {
 }
 
 func TestCookiesAreWipedWhenTheyHaveBeenSent(t *testing.T) {
-	newWorld(t)
+	newFixture(t)
 	path := filepath.Join(t.TempDir(), "cookies.txt")
 	row := strings.Join([]string{".example.com", "TRUE", "/", "TRUE", "4102444800", "sid", canary}, "\t")
 	if err := os.WriteFile(path, []byte("# Netscape HTTP Cookie File\n"+row+"\n"), 0o600); err != nil {

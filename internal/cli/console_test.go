@@ -41,7 +41,7 @@ func TestAConsoleThatIsSwitchedOffSaysSo(t *testing.T) {
 // The person who starts clawjail gets a link of the admin's, read from a folder that is not root's.
 func TestUpMakesALinkWithTheAdminsKey(t *testing.T) {
 	dir := t.TempDir()
-	w := startWorld(t, dir)
+	w := startFixture(t, dir)
 	c := config.Default()
 	c.DataDir = filepath.Join(dir, "data")
 	c.Listen = netip.MustParseAddrPort(strings.TrimPrefix(w.url, "http://"))
@@ -103,7 +103,7 @@ func TestALinkToThisMachineSaysHowItIsOpenedElsewhere(t *testing.T) {
 // What a client is given is the address for other machines, where there is one.
 func TestMCPPrintsThePublicAddress(t *testing.T) {
 	dir := t.TempDir()
-	w := startWorld(t, dir)
+	w := startFixture(t, dir)
 	t.Setenv(keyVariable, w.key)
 	unset(t, urlVariable)
 	for agent, public := range map[string]string{"there": "https://jail.example/jail", "here": ""} {

@@ -32,7 +32,7 @@ func (p *printedText) String() string {
 }
 
 // waitForRefresh runs `cookies refresh example.com --wait`, does something when the link is printed, and returns how it ended.
-func waitForRefresh(t *testing.T, w *world, then func(by identity.Principal, id string)) (status int, out, errOut string) {
+func waitForRefresh(t *testing.T, w *fixture, then func(by identity.Principal, id string)) (status int, out, errOut string) {
 	t.Helper()
 	var stdout, stderr printedText
 	ended := make(chan int, 1)
@@ -50,7 +50,7 @@ func waitForRefresh(t *testing.T, w *world, then func(by identity.Principal, id 
 }
 
 func TestWaitingForARefreshSaysWhatWasStored(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	status, out, errOut := waitForRefresh(t, w, func(by identity.Principal, id string) {
 		// One attempt has what the session has not; it does not count.
 		if _, err := w.accounts.FinishRefresh(t.Context(), by, credential.FinishRefresh{Session: id, Domains: []string{"example.com", "example.org"}}); err == nil {
@@ -66,7 +66,7 @@ func TestWaitingForARefreshSaysWhatWasStored(t *testing.T) {
 }
 
 func TestWaitingForARefreshSaysThatNothingWasStored(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	status, out, errOut := waitForRefresh(t, w, func(by identity.Principal, id string) {
 		if _, err := w.sessions.Close(t.Context(), by, id); err != nil {
 			t.Error(err)

@@ -16,7 +16,7 @@ import (
 
 // A key is in a file of its own, and a second run does not empty the only copy of it: nobody is asked then.
 func TestAKeyGoesIntoAFileThatIsItsOwnersAloneAndIsNotReplaced(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	run := func(args ...string) (printed, said string, status int) {
 		var out, errs bytes.Buffer
 		status = Main(t.Context(), "v1", args, &out, &errs)

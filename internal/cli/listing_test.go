@@ -218,7 +218,7 @@ func TestWhatAnImportSaysIsHarmlessAndBounded(t *testing.T) {
 }
 
 func TestAFileIsWrittenWholeOrNotAtAll(t *testing.T) {
-	newWorld(t)
+	newFixture(t)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "audit.jsonl")
 	if err := os.WriteFile(path, []byte("before"), 0o600); err != nil {
@@ -254,7 +254,7 @@ func TestAFileIsWrittenWholeOrNotAtAll(t *testing.T) {
 }
 
 func TestFollowingEndsWithoutAnErrorWhenItIsInterrupted(t *testing.T) {
-	newWorld(t)
+	newFixture(t)
 	if status, _, errs := run(t, "", "tenant", "create", "acme"); status != exitDone {
 		t.Fatal(errs)
 	}

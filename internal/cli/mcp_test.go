@@ -59,7 +59,7 @@ func mcpClient(t *testing.T) (call func(tool string, args map[string]any) (strin
 }
 
 func TestMCPOpensAndDrivesSessionsOfTheControlPlane(t *testing.T) {
-	newWorld(t)
+	newFixture(t)
 	call := mcpClient(t)
 	for _, c := range []struct {
 		tool string
@@ -171,7 +171,7 @@ func connectionOf(t *testing.T, name, printed string) connection {
 }
 
 func TestMCPPrintsConfigurationsOfAgentsThatConnect(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	run := func(args ...string) (string, string, int) {
 		var out, errs bytes.Buffer
 		status := Main(context.Background(), "v1", append([]string{"mcp", "--print-config"}, args...), &out, &errs)
@@ -221,7 +221,7 @@ func TestMCPPrintsConfigurationsOfAgentsThatConnect(t *testing.T) {
 }
 
 func TestMCPSaysWhenItHasTheRightsOfTheAdmin(t *testing.T) {
-	newWorld(t)
+	newFixture(t)
 	serve := func() string {
 		var out, errs bytes.Buffer
 		root := New("v1.2.3")

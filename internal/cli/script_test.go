@@ -51,7 +51,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("CLAWJAIL_CONFIG", filepath.Join(e.WorkDir, "clawjail.yml"))
 			e.Setenv("TZ", "UTC")
-			e.Values[worldKey{}] = new(world)
+			e.Values[fixtureKey{}] = new(fixture)
 			return writeSettings(filepath.Join(e.WorkDir, "clawjail.yml"), e.WorkDir)
 		},
 		Condition: func(name string) (bool, error) {
@@ -151,7 +151,7 @@ func startControlPlane(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Defer(func() { ts.Check(end()) })
 	ts.Setenv("CLAWJAIL_URL", w.url)
 	ts.Setenv("CLAWJAIL_KEY", w.key)
-	*ts.Value(worldKey{}).(*world) = *w
+	*ts.Value(fixtureKey{}).(*fixture) = *w
 }
 
 // signedOut is `signedout DOMAIN REASON`: a session of the default tenant has seen that the domain's account is signed out.
@@ -160,15 +160,15 @@ func signedOut(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: signedout DOMAIN REASON")
 	}
 	now := time.Now()
-	ts.Check(ts.Value(worldKey{}).(*world).store.MarkSignedOut(context.Background(), store.DefaultTenant, args[0], store.SignedOut{Opened: now, At: now, By: args[1]}))
+	ts.Check(ts.Value(fixtureKey{}).(*fixture).store.MarkSignedOut(context.Background(), store.DefaultTenant, args[0], store.SignedOut{Opened: now, At: now, By: args[1]}))
 }
 
-// worldKey is under what a script has its control plane.
-type worldKey struct{}
+// fixtureKey is under what a script has its control plane.
+type fixtureKey struct{}
 
 // writeTides is `tides`: the audit log gets what a gateway writes about some requests of the agent writer and of a session.
 func writeTides(ts *testscript.TestScript, _ bool, _ []string) {
-	w := ts.Value(worldKey{}).(*world)
+	w := ts.Value(fixtureKey{}).(*fixture)
 	ctx := context.Background()
 	c := client.New(must(url.Parse(w.url)), w.key)
 	defer c.CloseIdle()
@@ -210,7 +210,7 @@ func askForAccess(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 4 {
 		ts.Fatalf("usage: ask TOKEN KIND TARGET REASON")
 	}
-	w := ts.Value(worldKey{}).(*world)
+	w := ts.Value(fixtureKey{}).(*fixture)
 	c := client.New(must(url.Parse(w.url)), args[0])
 	defer c.CloseIdle()
 	_, err := client.Call(context.Background(), c, op.AskForAccess(), op.NewAccess{Body: op.With(op.AccessQuestion{Kind: egress.AccessKind(args[1]), Target: args[2], Reason: args[3]})})

@@ -13,7 +13,7 @@ import (
 )
 
 func TestLogBeginsWithTheNewestLines(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	furnishAgents(w)
 	p := w.get("acme operator", "/console/agents/acme/writer/log")
 	shows(t, p, http.StatusOK, `data-after="120-99-2"`, `data-events="/console/agents/acme/writer/events"`, "hello from &lt;img", "<summary>tool_use · opens &lt;img", "browser_navigate",
@@ -64,7 +64,7 @@ func (f *flushed) Write(b []byte) (int, error) {
 }
 
 func TestEventsComeAsTheyHappen(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	furnishAgents(w)
 	w.agents.live = make(chan agent.Event)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -105,7 +105,7 @@ func TestEventsComeAsTheyHappen(t *testing.T) {
 }
 
 func TestWhatIsTypedGoesToTheProgramAndIntoNoLog(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	furnishAgents(w)
 	for form, want := range map[string]string{"text=one%0D%0Atwo&newline=yes": "one\ntwo\n", "text=+kept+": " kept ", "newline=yes": "\n"} {
 		p := w.send("acme operator", http.MethodPost, "/console/agents/acme/writer/type", nil, withBody(form))
@@ -126,7 +126,7 @@ func TestWhatIsTypedGoesToTheProgramAndIntoNoLog(t *testing.T) {
 }
 
 func TestProgramsAreStartedShownAndEnded(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	furnishAgents(w)
 	const path = "/console/agents/acme/writer/programs"
 	shows(t, w.get("acme operator", path), http.StatusOK, "echo &lt;img", "It ended: status 1.", "Start a program", path+"/pr_a/end")

@@ -16,8 +16,8 @@ import (
 	"github.com/clawjail/clawjail/internal/session"
 )
 
-// furnishAgents puts agents of all kinds into a world, and something into their settings.
-func furnishAgents(w *world) {
+// furnishAgents puts agents of all kinds into a fixture, and something into their settings.
+func furnishAgents(w *fixture) {
 	w.agentWith("acme", "writer")
 	w.agentWith("acme", "reader")
 	w.agents.all[1].Jail.Phase, w.agents.all[1].Jail.Problem, w.agents.all[1].Jail.Hint = "failed", "the template clawbot is not there", "build it: clawjail template build clawbot"
@@ -75,7 +75,7 @@ func hides(t *testing.T, p page, texts ...string) {
 }
 
 func TestAgentsAreListedWithWhatIsKnownOfThem(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	furnishAgents(w)
 	all, err := w.identity.Agents(w.ctx, w.admin, "acme")
 	if err != nil {
@@ -100,11 +100,11 @@ func TestAgentsAreListedWithWhatIsKnownOfThem(t *testing.T) {
 	hides(t, p, "no jail", ">running<")
 	p = w.get("acme viewer", "/console/")
 	shows(t, p, http.StatusOK, "<dd>? <small>of ", `class="badge warn">not watched`)
-	shows(t, newWorld(t).get("admin", "/console/agents"), http.StatusOK, "No agents yet", `href="/console/agents/add"`)
+	shows(t, newFixture(t).get("admin", "/console/agents"), http.StatusOK, "No agents yet", `href="/console/agents/add"`)
 }
 
 func TestAgentsAreListedAHundredAPage(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for n := range 102 {
 		if _, _, err := w.identity.CreateAgent(w.ctx, w.admin, "acme", fmt.Sprintf("bot-%03d", n), time.Hour); err != nil {
 			t.Fatal(err)
@@ -119,7 +119,7 @@ func TestAgentsAreListedAHundredAPage(t *testing.T) {
 }
 
 func TestAgentIsShownWithItsJail(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	furnishAgents(w)
 	p := w.get("acme operator", "/console/agents/acme/writer")
 	shows(t, p, http.StatusOK, "<h1>writer", "10.86.0.7", "470 MiB of 512 MiB", "has hit it", "9 of 64", "dedicated", "What it exposes", "/console/agents/acme/writer/restart",
@@ -141,7 +141,7 @@ func TestAgentIsShownWithItsJail(t *testing.T) {
 }
 
 func TestAgentIsStoppedOnlyByWhoMay(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	furnishAgents(w)
 	for _, do := range []string{"restart", "revoke", "restore", "remove", "tokens/t_1/revoke", "type", "programs/pr_a/end", "programs/pr_a/type"} {
 		shows(t, w.post("acme viewer", "/console/agents/acme/writer/"+do, "text", "x"), http.StatusForbidden)
@@ -166,7 +166,7 @@ func TestAgentIsStoppedOnlyByWhoMay(t *testing.T) {
 }
 
 func TestAgentIsAddedAndItsTokenShownOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	shows(t, w.get("acme operator", "/console/agents/add"), http.StatusOK, `name="name"`, "Managed by clawjail")
 	hides(t, w.get("acme operator", "/console/agents/add"), `name="tenant"`)
 	shows(t, w.get("acme viewer", "/console/agents/add"), http.StatusForbidden)
@@ -208,7 +208,7 @@ func TestAgentIsAddedAndItsTokenShownOnce(t *testing.T) {
 }
 
 func TestAgentIsDeclaredWithAJail(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	p := w.post("admin", "/console/agents/add", "tenant", "beta", "name", "kept", "where", "jail", "life", "24h", "template", "clawbot", "command", "/bin/agent --fast",
 		"workspace", "/srv/agents/kept", "workspace_mode", "ro", "memory", "256MiB", "cpu", "0.25", "tasks", "32", "allow", "example.com\r\ndeny: example.net\r\n", "env", "LANG=C.UTF-8\r\nMODE=a=b",
 		"webhook", "yes", "unix_sockets", "yes", "exec_tmp", "yes", "restart", "never")
@@ -224,7 +224,7 @@ func TestAgentIsDeclaredWithAJail(t *testing.T) {
 }
 
 func TestTokensAreRotatedAndRevoked(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	furnishAgents(w)
 	shows(t, w.get("acme viewer", "/console/agents/acme/writer/tokens"), http.StatusOK, "<h1>writer", "expiring", "in 2 days")
 	hides(t, w.get("acme viewer", "/console/agents/acme/writer/tokens"), `method="post" action="/console/agents`)
@@ -248,7 +248,7 @@ func TestTokensAreRotatedAndRevoked(t *testing.T) {
 }
 
 func TestSettingsOfAnAgentAreChanged(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	furnishAgents(w)
 	const path = "/console/agents/acme/writer/network"
 	p := w.get("acme operator", path)

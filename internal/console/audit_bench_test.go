@@ -21,7 +21,7 @@ const (
 )
 
 func TestTheAuditLogIsShownWithTenThousandRecordsAndTwoHundredAgents(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.fill(t)
 	if p := w.get("admin", "/console/audit"); p.status != http.StatusOK || len(targetsOf(p)) < 40 {
 		t.Errorf("%d, %d records", p.status, len(targetsOf(p)))
@@ -31,7 +31,7 @@ func TestTheAuditLogIsShownWithTenThousandRecordsAndTwoHundredAgents(t *testing.
 	}
 }
 
-func (w *world) fill(t testing.TB) {
+func (w *fixture) fill(t testing.TB) {
 	t.Helper()
 	for n := range manyAgents {
 		w.lasting("acme", "agent-"+string(rune('a'+n%26))+string(rune('a'+n/26)), 30*24*time.Hour)
@@ -43,7 +43,7 @@ func (w *world) fill(t testing.TB) {
 }
 
 func BenchmarkAuditPage(b *testing.B) {
-	w := newWorld(b)
+	w := newFixture(b)
 	w.fill(b)
 	for _, page := range []struct{ name, at string }{
 		{"newest", "/console/audit"}, {"found", "/console/audit?action=session"}, {"overview", "/console/"},

@@ -16,7 +16,7 @@ import (
 func auditOfRefusals() audit.Filter { return audit.Filter{Result: string(audit.Refused)} }
 
 // events writes some records, numbered in their targets.
-func (w *world) events(n int, e audit.Event) {
+func (w *fixture) events(n int, e audit.Event) {
 	w.t.Helper()
 	for i := range n {
 		one := e
@@ -45,7 +45,7 @@ func linkOf(p page, rel string) string {
 }
 
 func TestAuditShowsEveryRecordOnceFromTheNewestToTheOldestAndBack(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	const n = 170 // many of one moment
 	w.events(n, audit.Event{Action: "test.event", Tenant: "acme"})
 	var all []string
@@ -79,7 +79,7 @@ func TestAuditShowsEveryRecordOnceFromTheNewestToTheOldestAndBack(t *testing.T) 
 }
 
 func TestAuditShowsATenantItsOwnAlone(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.events(1, audit.Event{Action: "test.event", Tenant: "beta", Target: "theirs-" + hostile})
 	row := w.newest("test.event")
 	for _, at := range []string{"/console/audit", "/console/audit?tenant=beta", "/console/audit?action=test"} {
@@ -99,7 +99,7 @@ func TestAuditShowsATenantItsOwnAlone(t *testing.T) {
 
 // What was begun and what came of it are one line, wherever a page ends between them; by kind of record, each is one.
 func TestARecordAndItsOutcomeAreOneLine(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	lines := func(at string) int {
 		return strings.Count(w.get("admin", at).body, `class="nowrap"><a href="/console/audit/`)
 	}
@@ -136,7 +136,7 @@ func TestARecordAndItsOutcomeAreOneLine(t *testing.T) {
 	open.End(audit.Outcome{Result: audit.OK})
 }
 
-func (w *world) newest(action string) audit.Row {
+func (w *fixture) newest(action string) audit.Row {
 	w.t.Helper()
 	rows, err := w.log.List(w.ctx, audit.Filter{Action: action, Newest: true, Limit: 1})
 	if err != nil || len(rows) == 0 {
@@ -146,7 +146,7 @@ func (w *world) newest(action string) audit.Row {
 }
 
 func TestAuditFindsByWhatIsAskedFor(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.events(1, audit.Event{Action: "fruit.apple", Actor: "agent:a_1", Session: "s_1", Result: audit.Refused, Target: "one-"})
 	w.events(1, audit.Event{Action: "fruit.pear", Actor: "admin", Session: "s_2", Target: "two-"})
 	for asked, want := range map[string][]string{
@@ -170,7 +170,7 @@ func TestAuditFindsByWhatIsAskedFor(t *testing.T) {
 }
 
 func TestAuditTellsWhatCannotBeAskedForBesideItsField(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for asked, field := range map[string]string{
 		"range=1y": "range", "result=lost": "result", "phase=moon": "phase", "from=yesterday": "from", "to=x": "to",
 		"from=2024-01-02T00:00&to=2024-01-01T00:00": "to", "actor=" + strings.Repeat("a", 200): "actor", "session=%ff": "session", "action=%00": "action",
@@ -204,7 +204,7 @@ func FuzzReadPlace(f *testing.F) {
 }
 
 func TestARecordShowsWhatWasToBeDoneAndWhatCameOfIt(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	pending, err := w.log.Begin(w.ctx, audit.Intent{Action: "grant.issue", Tenant: "acme", Actor: "admin", Detail: audit.NewDetail(audit.Fields{"asked": hostile})})
 	w.must(err)
 	at := "/console/audit/" + w.newest("grant.issue").ID
@@ -218,7 +218,7 @@ func TestARecordShowsWhatWasToBeDoneAndWhatCameOfIt(t *testing.T) {
 }
 
 func TestWhatTheGatewayRefusedLeadsToWhy(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.log.Note(audit.Event{Action: "gateway.connect", Tenant: "acme", Result: audit.Refused, Target: "evil.test:443",
 		Detail: audit.NewDetail(audit.Fields{"agent": "a_1", "method": "CONNECT", "scheme": "https"})})
 	w.events(0, audit.Event{})
@@ -232,7 +232,7 @@ func TestWhatTheGatewayRefusedLeadsToWhy(t *testing.T) {
 }
 
 func TestFollowingTheLogAnswersOnlyWhenThereIsSomethingNew(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.events(3, audit.Event{Action: "test.event"})
 	part := func(at string) page {
 		return w.send("admin", http.MethodGet, at, nil, func(r *http.Request) { r.Header.Set("HX-Request", "true") })
@@ -261,7 +261,7 @@ func TestFollowingTheLogAnswersOnlyWhenThereIsSomethingNew(t *testing.T) {
 }
 
 func TestVerifyingIsForAdminsOfTheInstallationAndIsOnRecord(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.events(3, audit.Event{Action: "test.event", Tenant: "acme"})
 	for _, who := range []string{"acme viewer", "acme operator", "acme admin"} {
 		if p := w.post(who, "/console/audit/verify"); p.status != http.StatusForbidden {
@@ -286,7 +286,7 @@ func TestVerifyingIsForAdminsOfTheInstallationAndIsOnRecord(t *testing.T) {
 }
 
 func TestAnExportIsAllThatIsThereAndCanBeVerified(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.events(60, audit.Event{Action: "test.event", Tenant: "acme"})
 	p := w.get("admin", "/console/audit/export")
 	if p.status != http.StatusOK || p.header.Get("Content-Type") != "application/x-ndjson" || !strings.Contains(p.header.Get("Content-Disposition"), "attachment; filename=\"clawjail-audit-") {

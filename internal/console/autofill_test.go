@@ -11,7 +11,7 @@ import (
 // A browser that was told to keep the console's key would fill it in wherever the console asks for a password: also for
 // one that a page in a jail asks for, who gets it.
 func TestTheKeyOfTheConsoleIsFilledInNowhereElse(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	field := regexp.MustCompile(`<input type="password"[^>]*>`)
 	for _, path := range []string{"/console/credentials/secrets/add", "/console/sessions?open=yes"} {
 		p := w.get("admin", path)

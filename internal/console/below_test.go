@@ -37,7 +37,7 @@ type below struct {
 	client *http.Client
 }
 
-func newBelow(t *testing.T, w *world, takesAway bool) *below {
+func newBelow(t *testing.T, w *fixture, takesAway bool) *below {
 	t.Helper()
 	b := &below{t: t}
 	var backend *url.URL
@@ -206,7 +206,7 @@ func (b *below) walk() (pages int, kinds map[string]int) {
 
 // An origin has no path, and what people copy has one.
 func TestBelowAPathPasskeysHaveAnOriginAndCopiesAnAddress(t *testing.T) {
-	w := newWorld(t, func(o *Options) {
+	w := newFixture(t, func(o *Options) {
 		o.Config.PublicURL, o.BehindProxy = "https://example.com/jail", []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}
 	})
 	var from signin.From

@@ -7,7 +7,7 @@ import (
 )
 
 func TestOverviewIsShownToWhoIsSignedIn(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	if p := w.get("admin", "/console/"); p.status != http.StatusOK || !strings.Contains(p.body, "<h1>Overview</h1>") {
 		t.Errorf("%d\n%s", p.status, p.body)
 	}

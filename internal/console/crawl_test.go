@@ -15,7 +15,7 @@ var linked = regexp.MustCompile(`href="(/console/[^"#]*)`)
 var away = regexp.MustCompile(`/static/|/recording|/shots/|/files|/sessions/s_1$|/audit/export`)
 
 func TestNoPageLeadsToWhatItsReaderMayNotSee(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	furnish(w)
 	for who, minimum := range map[string]int{"admin": 60, "acme admin": 40, "acme operator": 40, "acme viewer": 25} {
 		seen := map[string]bool{Prefix + "/": true}

@@ -21,7 +21,7 @@ import (
 )
 
 func TestAccountsAreListedWithTheirStatesAndNoValues(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.get("acme operator", "/console/credentials").holds(t, http.StatusOK, "No accounts yet", "/console/refresh")
 	w.account("acme", "example.com", 30*24*time.Hour)
 	w.oldAccount("acme", "example.org", 24*time.Hour)
@@ -48,7 +48,7 @@ func TestAccountsAreListedWithTheirStatesAndNoValues(t *testing.T) {
 }
 
 func TestHowALostLoginIsSeenIsChanged(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.account("acme", "example.com", 30*24*time.Hour)
 	w.signedOut("acme", "example.com")
 	const path = "/console/credentials/accounts/acme/example.com"
@@ -68,7 +68,7 @@ func TestHowALostLoginIsSeenIsChanged(t *testing.T) {
 }
 
 func TestAnAccountIsShownWithoutValuesAndChanged(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.account("acme", "example.com", 30*24*time.Hour)
 	path := "/console/credentials/accounts/acme/example.com"
 	p := w.get("acme operator", path)
@@ -98,7 +98,7 @@ func TestAnAccountIsShownWithoutValuesAndChanged(t *testing.T) {
 }
 
 // upload sends the form of an import.
-func (w *world) upload(who, file string, pairs ...string) page {
+func (w *fixture) upload(who, file string, pairs ...string) page {
 	w.t.Helper()
 	var body bytes.Buffer
 	form := multipart.NewWriter(&body)
@@ -130,7 +130,7 @@ func stateFile(domains ...string) string {
 }
 
 func TestCookiesAreImportedFromAFileOrFromText(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.get("acme operator", "/console/credentials/import").holds(t, http.StatusOK, "<h1>Import cookies</h1>", `enctype="multipart/form-data"`)
 	sent := w.upload("acme operator", stateFile(".example.com", "other.example"), "domain", "Example.com", "scope_tools", "yes", "max_sessions", "2", "cookies", "")
 	if sent.status != http.StatusSeeOther || sent.location != "/console/credentials/accounts/acme/example.com" {
@@ -161,7 +161,7 @@ func TestCookiesAreImportedFromAFileOrFromText(t *testing.T) {
 }
 
 func TestWhatIsWrongWithAnImportIsSaidAndNothingIsStored(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	old := strings.Replace(stateFile(".example.com"), fmt.Sprint(time.Now().Add(time.Hour).Unix())[:3], "100", 1)
 	for name, c := range map[string]struct {
 		file, domain, field, message string
@@ -193,7 +193,7 @@ func TestWhatIsWrongWithAnImportIsSaidAndNothingIsStored(t *testing.T) {
 }
 
 func TestSecretsAreWrittenAndNeverShown(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	builder := w.agent("acme", "builder")
 	w.get("acme operator", "/console/credentials/secrets").holds(t, http.StatusOK, "No secrets yet", "Add a secret")
 	const value = "ghp_thesecretvalue"
@@ -236,7 +236,7 @@ func TestSecretsAreWrittenAndNeverShown(t *testing.T) {
 }
 
 func TestAGrantIsIssuedShownOnceAndRevoked(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.get("acme operator", "/console/credentials/grants/issue").holds(t, http.StatusOK, "There are no accounts")
 	_, err := w.accounts.Import(w.ctx, w.admin, credential.Import{Tenant: "acme", Domain: "example.com", Rules: &vault.Rules{Scopes: []string{"cdp"}, MaxLeases: 1}, Cookies: []cookies.Cookie{cookie("example.com", "sid", cookieValue, 0)}})
 	w.must(err)
@@ -280,7 +280,7 @@ func TestAGrantIsIssuedShownOnceAndRevoked(t *testing.T) {
 }
 
 func TestWhatIsWrongWithAGrantIsSaidBesideItsField(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.account("acme", "example.com", 0)
 	for name, c := range map[string]struct {
 		fields []string

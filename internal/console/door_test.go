@@ -11,7 +11,7 @@ import (
 )
 
 func TestEveryAnswerShutsItselfIn(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	want := map[string]string{
 		"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; " +
 			"form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
@@ -39,7 +39,7 @@ func TestEveryAnswerShutsItselfIn(t *testing.T) {
 func foreign(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }
 
 func TestPagesOfOthersChangeNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for name, change := range map[string]func(*http.Request){
 		"another site": foreign,
 		"another port": func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-site") },

@@ -247,7 +247,7 @@ func (f *fakeAgents) EndProcess(ctx context.Context, by identity.Principal, tena
 }
 
 // agentWith makes an agent with a jail that runs, and something of everything.
-func (w *world) agentWith(tenant, name string) {
+func (w *fixture) agentWith(tenant, name string) {
 	w.t.Helper()
 	if _, _, err := w.identity.CreateAgent(w.ctx, w.admin, tenant, name, 72*time.Hour); err != nil {
 		w.t.Fatal(err)

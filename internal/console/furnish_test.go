@@ -1,7 +1,7 @@
 package console
 
-// furnish puts something of everything into a world.
-func furnish(w *world) {
+// furnish puts something of everything into a fixture.
+func furnish(w *fixture) {
 	furnishAgents(w)
 	furnishSessions(w)
 	furnishRefresh(w)

@@ -16,7 +16,7 @@ import (
 )
 
 // must ends the test with an error.
-func (w *world) must(err error) {
+func (w *fixture) must(err error) {
 	w.t.Helper()
 	if err != nil {
 		w.t.Fatal(err)
@@ -24,7 +24,7 @@ func (w *world) must(err error) {
 }
 
 // agent makes an agent, and returns it as a principal.
-func (w *world) agent(tenant, name string) identity.Principal {
+func (w *fixture) agent(tenant, name string) identity.Principal {
 	w.t.Helper()
 	key, _, err := w.identity.CreateAgent(w.ctx, w.admin, tenant, name, identity.NeverExpires)
 	w.must(err)
@@ -46,7 +46,7 @@ func cookie(domain, name, value string, life time.Duration) cookies.Cookie {
 const cookieValue = "the-value-of-a-cookie"
 
 // account keeps an account with two cookies.
-func (w *world) account(tenant, domain string, life time.Duration) {
+func (w *fixture) account(tenant, domain string, life time.Duration) {
 	w.t.Helper()
 	_, err := w.accounts.Import(w.ctx, w.admin, credential.Import{Tenant: tenant, Domain: domain, Cookies: []cookies.Cookie{
 		cookie(domain, "sid", cookieValue, life), cookie(domain, "theme", cookieValue, 0)}})
@@ -54,7 +54,7 @@ func (w *world) account(tenant, domain string, life time.Duration) {
 }
 
 // oldAccount is an account that was logged in to long ago.
-func (w *world) oldAccount(tenant, domain string, left time.Duration) {
+func (w *fixture) oldAccount(tenant, domain string, left time.Duration) {
 	w.t.Helper()
 	w.stored = 90 * 24 * time.Hour
 	defer func() { w.stored = 0 }()
@@ -62,7 +62,7 @@ func (w *world) oldAccount(tenant, domain string, left time.Duration) {
 }
 
 // rule makes a rule.
-func (w *world) rule(tenant, agent string, action policy.Action, target, note string) egress.Rule {
+func (w *fixture) rule(tenant, agent string, action policy.Action, target, note string) egress.Rule {
 	w.t.Helper()
 	plain, err := policy.ParseURL(target)
 	w.must(err)
@@ -73,14 +73,14 @@ func (w *world) rule(tenant, agent string, action policy.Action, target, note st
 }
 
 // ask is an agent's request for access.
-func (w *world) ask(by identity.Principal, kind egress.AccessKind, target, reason string) egress.AccessRequest {
+func (w *fixture) ask(by identity.Principal, kind egress.AccessKind, target, reason string) egress.AccessRequest {
 	w.t.Helper()
 	out, err := w.book.Ask(w.ctx, by, kind, target, reason, 0)
 	w.must(err)
 	return out
 }
 
-func (w *world) service(tenant, agent, name string) egress.Service {
+func (w *fixture) service(tenant, agent, name string) egress.Service {
 	w.t.Helper()
 	out, err := w.book.PutService(w.ctx, w.admin, egress.Service{Meta: egress.Meta{Tenant: tenant, Agent: agent, Note: hostile}, Name: name,
 		Upstream: egress.Upstream{BaseURL: "https://api.example.com/v1"}, Allow: []egress.Allowance{{Methods: []string{"GET"}, Path: "/issues/**"}},
@@ -89,7 +89,7 @@ func (w *world) service(tenant, agent, name string) egress.Service {
 	return out
 }
 
-func (w *world) provider(tenant, name string) egress.Provider {
+func (w *fixture) provider(tenant, name string) egress.Provider {
 	w.t.Helper()
 	out, err := w.book.PutProvider(w.ctx, w.admin, egress.Provider{Meta: egress.Meta{Tenant: tenant, Note: hostile}, Name: name,
 		Upstream: egress.Upstream{BaseURL: "https://models.example.com"}, Wire: egress.WireOpenAI, Models: []string{"gpt-*"},
@@ -98,8 +98,8 @@ func (w *world) provider(tenant, name string) egress.Provider {
 	return out
 }
 
-// furnishNetwork puts credentials, rules, services, requests and usage into a world.
-func furnishNetwork(w *world) {
+// furnishNetwork puts credentials, rules, services, requests and usage into a fixture.
+func furnishNetwork(w *fixture) {
 	w.account("acme", "example.com", 30*24*time.Hour)
 	w.oldAccount("acme", "example.org", 24*time.Hour)
 	w.account("beta", "example.net", 90*24*time.Hour)

@@ -12,7 +12,7 @@ import (
 )
 
 func TestAServiceIsAddedAndChanged(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	builder := w.agent("acme", "builder")
 	w.get("acme operator", "/console/network/services").holds(t, http.StatusOK, "No services yet", "Add a service")
 	w.get("acme operator", "/console/network/services/edit").holds(t, http.StatusOK, "<h1>Add a service</h1>", "GET /**")
@@ -40,7 +40,7 @@ func TestAServiceIsAddedAndChanged(t *testing.T) {
 }
 
 func TestAProviderIsAddedAndChanged(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	added := w.post("acme operator", "/console/network/providers/edit", "name", "openai", "whose", "acme", "wire", "openai", "base_url", "https://models.example.com",
 		"models", "gpt-*\no3", "prices", "gpt-4o*=2.50/10\n\no3=0/0.5", "priority", "7", "note", hostile)
 	w.follow("acme operator", added).holds(t, http.StatusOK, "Provider openai is saved.", "gpt-*", "gpt-4o*=2.5/10", "o3=0/0.5", "&lt;img")
@@ -61,7 +61,7 @@ func TestAProviderIsAddedAndChanged(t *testing.T) {
 }
 
 func TestWhatIsWrongWithAServiceOrAProviderIsSaidBesideItsField(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	service := func(pairs ...string) url.Values {
 		return blank(append([]string{"name", "tracker", "whose", "acme", "base_url", "https://api.example.com", "inject", "bearer", "allow", "GET /**", "scrub", "redact",
 			"compressed", "decode", "inject_name", "", "inject_user", "", "git", "", "env", "", "address", "", "secret", "", "note", hostile}, pairs...)...).Values
@@ -109,7 +109,7 @@ func TestWhatIsWrongWithAServiceOrAProviderIsSaidBesideItsField(t *testing.T) {
 }
 
 func TestOnlyWhoMayChangesServicesAndProviders(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	theirs, everybodys, own := w.service("beta", "", "theirs"), w.service("", "", "everybodys"), w.service("acme", "", "own")
 	models, theirModels := w.provider("acme", "own"), w.provider("beta", "theirs")
 	for _, path := range []string{"services", "providers"} {
@@ -136,7 +136,7 @@ func TestOnlyWhoMayChangesServicesAndProviders(t *testing.T) {
 }
 
 func TestUsageIsAddedUpAndDrawn(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	builder, other := w.agent("acme", "builder"), w.agent("beta", "other")
 	w.get("acme viewer", "/console/network/usage").holds(t, http.StatusOK, "Nothing was used", "No budgets are set")
 	for range 3 {

@@ -7,7 +7,7 @@ import (
 )
 
 // furnishOverview gives the overview something to tell, and the audit log something of everything.
-func furnishOverview(w *world) {
+func furnishOverview(w *fixture) {
 	w.oldAccount("acme", "mail.example", 50*time.Hour)
 	w.account("acme", "shop.example", 30*24*time.Hour)
 	w.signedOut("acme", "shop.example")

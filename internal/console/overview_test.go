@@ -15,7 +15,7 @@ import (
 )
 
 // lasting makes an agent whose token lasts so long.
-func (w *world) lasting(tenant, name string, life time.Duration) identity.Agent {
+func (w *fixture) lasting(tenant, name string, life time.Duration) identity.Agent {
 	w.t.Helper()
 	_, a, err := w.identity.CreateAgent(w.ctx, w.admin, tenant, name, life)
 	w.must(err)
@@ -43,7 +43,7 @@ func hasNot(t *testing.T, p page, texts ...string) {
 }
 
 func TestANewInstallationIsToldTheFirstSteps(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	p := w.get("admin", "/console/")
 	has(t, p, "<h2 id=\"first-steps\">", `<li class="done">`, "clawjail session open", "clawjail agent add")
 	w.machine.Templates = nil
@@ -54,7 +54,7 @@ func TestANewInstallationIsToldTheFirstSteps(t *testing.T) {
 }
 
 func TestOverviewShowsSessionsWithPicturesAndWhoHasThem(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.sessions.all = []session.Session{
 		{ID: "s_open", Label: hostile, State: session.StateReady, Tenant: "acme", OpenedBy: "admin", CredentialMode: "clean", Created: time.Now()},
 		{ID: "s_held", State: session.StateReady, Tenant: "acme", OpenedBy: "admin", CredentialMode: "clean", Created: time.Now(),
@@ -72,7 +72,7 @@ func TestOverviewShowsSessionsWithPicturesAndWhoHasThem(t *testing.T) {
 }
 
 func TestOverviewOfOneTenantHasNothingOfOthersOrOfTheMachine(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.machine.Orphans = []string{"clone of nobody"}
 	w.sessions.all = []session.Session{{ID: "s_theirs", State: session.StateReady, Tenant: "beta", OpenedBy: "admin", Created: time.Now()}}
 	w.lasting("beta", "theirs", time.Hour)
@@ -88,7 +88,7 @@ func TestOverviewOfOneTenantHasNothingOfOthersOrOfTheMachine(t *testing.T) {
 }
 
 func TestWhatNeedsAttentionSaysWhatToDo(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.oldAccount("acme", "soon.example", 48*time.Hour)
 	w.account("acme", "asked.example", 30*24*time.Hour)
 	w.signedOut("acme", "asked.example")
@@ -121,7 +121,7 @@ func TestWhatNeedsAttentionSaysWhatToDo(t *testing.T) {
 }
 
 func TestManyOfAKindAreCounted(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, domain := range []string{"a.example", "b.example", "c.example", "d.example", "e.example", "f.example", "g.example"} {
 		w.oldAccount("acme", domain, time.Hour)
 	}
@@ -133,7 +133,7 @@ func TestManyOfAKindAreCounted(t *testing.T) {
 }
 
 func TestTheMachineIsToldWhenItIsNotWell(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.lasting("default", "builder", identity.NeverExpires)
 	has(t, w.get("admin", "/console/"), "Nothing needs you.")
 	w.machine.Templates[0].Problem = "/bin/sh was changed"
@@ -149,7 +149,7 @@ func TestTheMachineIsToldWhenItIsNotWell(t *testing.T) {
 }
 
 func TestThePartOfTheOverviewIsItselfWithoutTheRest(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	p := w.send("admin", http.MethodGet, "/console/overview", nil, func(r *http.Request) { r.Header.Set("HX-Request", "true") })
 	if p.status != http.StatusOK || !strings.HasPrefix(strings.TrimSpace(p.body), `<div id="overview"`) {
 		t.Errorf("%d\n%s", p.status, p.body)
@@ -160,7 +160,7 @@ func TestThePartOfTheOverviewIsItselfWithoutTheRest(t *testing.T) {
 }
 
 func TestAThumbnailIsForWhoMayLook(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.sessions.all = []session.Session{{ID: "s_open", State: session.StateReady, Tenant: "acme", OpenedBy: "admin"}}
 	p := w.get("acme operator", "/console/sessions/s_open/thumbnail?t=1")
 	if p.status != http.StatusOK || p.header.Get("Content-Type") != "image/jpeg" || p.header.Get("Cache-Control") != "private, max-age=2" || p.body == "" {

@@ -8,7 +8,7 @@ import (
 )
 
 func TestAnAccountIsPermittedAndTakenBackInTheConsole(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.account("acme", "example.com", 90*24*time.Hour)
 	const place = "/console/credentials/accounts/acme/example.com"
 	w.get("acme operator", place).holds(t, http.StatusOK, "each session with it needs a grant", "There is no agent yet")

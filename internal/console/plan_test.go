@@ -23,7 +23,7 @@ func withBody(body string) func(*http.Request) {
 const aFile = "clawbots:\n  - name: dev-bot # & <b>\n"
 
 func TestPlanSaysWhatIsDoneAndWhatIsLost(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	furnishAgents(w)
 	shows(t, w.get("acme operator", "/console/agents/plan"), http.StatusOK, "<h1>Plan of clawbots.yml</h1>", `type="file"`)
 	shows(t, w.get("acme viewer", "/console/agents/plan"), http.StatusForbidden)
@@ -39,7 +39,7 @@ func TestPlanSaysWhatIsDoneAndWhatIsLost(t *testing.T) {
 }
 
 func TestMistakesOfAFileStandAtTheirPlace(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	p := w.post("acme operator", "/console/agents/plan", "text", "clawbots:\n  - name: dev-bot\n    memroy: "+hostile+"\n")
 	shows(t, p, http.StatusUnprocessableEntity, "line 3, column 5", "unknown key", "<pre>    memroy: &lt;img", "memroy")
 	hides(t, p, "Apply this plan")
@@ -48,7 +48,7 @@ func TestMistakesOfAFileStandAtTheirPlace(t *testing.T) {
 }
 
 func TestFileIsUploaded(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	var body bytes.Buffer
 	form := multipart.NewWriter(&body)
 	part, err := form.CreateFormFile("file", "clawbots.yml")
@@ -68,7 +68,7 @@ func TestFileIsUploaded(t *testing.T) {
 var markField = regexp.MustCompile(`name="mark" value="([0-9a-f]+)"`)
 
 func TestPlanIsAppliedAsItWasAgreedTo(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	furnishAgents(w)
 	planned := w.post("acme operator", "/console/agents/plan", "text", aFile)
 	mark := markField.FindStringSubmatch(planned.body)
@@ -109,7 +109,7 @@ func (w *timed) Write([]byte) (int, error) {
 }
 
 func TestWhoDoesNotReadAPlanIsNotWaitedFor(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	furnishAgents(w)
 	mark := markField.FindStringSubmatch(w.post("acme operator", "/console/agents/plan", "text", aFile).body)
 	out, began := &timed{ResponseRecorder: httptest.NewRecorder()}, time.Now()

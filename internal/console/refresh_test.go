@@ -19,8 +19,8 @@ import (
 	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
-// furnishRefresh puts a session to log in with into a world, the admin's, and what its browser has seen.
-func furnishRefresh(w *world) {
+// furnishRefresh puts a session to log in with into a fixture, the admin's, and what its browser has seen.
+func furnishRefresh(w *fixture) {
 	w.sessions.all = append(w.sessions.all, aRefresh("s_login", "acme", "example.com", w.admin))
 	info := func(domain, name string, change func(*vault.CookieInfo)) vault.CookieInfo {
 		out := vault.CookieInfo{ID: cookies.ID{Name: name, Domain: domain, Path: "/"}, Secure: true, ExpiresAt: time.Now().Add(20 * 24 * time.Hour)}
@@ -40,7 +40,7 @@ func furnishRefresh(w *world) {
 }
 
 func TestRefreshPageSaysHowToBegin(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.get("admin", "/console/refresh?domain=example.com").holds(t, http.StatusOK, "<h1>Log in to a site for your agents</h1>", `value="example.com"`, `name="tenant"`)
 	p := w.get("acme operator", "/console/refresh")
 	p.holds(t, http.StatusOK, "Which site?")
@@ -51,7 +51,7 @@ func TestRefreshPageSaysHowToBegin(t *testing.T) {
 }
 
 func TestRefreshIsOpenedByForm(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	p := w.post("acme operator", "/console/refresh", "domain", "Example.com", "url", "https://example.com/login")
 	if p.status != http.StatusSeeOther || p.location != "/console/refresh/s_refresh" {
 		t.Fatalf("%d to %q\n%s", p.status, p.location, p.body)
@@ -69,7 +69,7 @@ func TestRefreshIsOpenedByForm(t *testing.T) {
 }
 
 func TestRefreshShowsWhatTheBrowserHasSeen(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	furnishRefresh(w)
 	p := w.get("admin", "/console/refresh/s_login")
 	p.holds(t, http.StatusOK, "<h1>Log in to example.com</h1>", `data-live="/console/sessions/s_login"`, `data-always="yes"`, "You are steering", escaped,
@@ -81,7 +81,7 @@ func TestRefreshShowsWhatTheBrowserHasSeen(t *testing.T) {
 }
 
 func TestRefreshKeepsWhatWasChosenWhenTheListIsRenewed(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	furnishRefresh(w)
 	p := w.get("admin", "/console/refresh/s_login/seen?known=domain+example.com&known=domain+tracker.test&domain=tracker.test&known=host+cdn.example.net&host=cdn.example.net&known=origin+https://spa.test")
 	p.holds(t, http.StatusOK, `name="domain" value="example.com">`, `name="origin" value="https://spa.test">`, `name="origin" value="https://app.spa.test" checked`, `name="domain" value="tracker.test" checked`, `name="host" value="cdn.example.net" checked`,
@@ -96,7 +96,7 @@ func TestRefreshKeepsWhatWasChosenWhenTheListIsRenewed(t *testing.T) {
 }
 
 func TestRefreshIsOnlyForWhoOpenedIt(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	furnishRefresh(w)
 	p := w.get("acme operator", "/console/refresh/s_login")
 	p.holds(t, http.StatusOK, "admin is logging in")
@@ -128,7 +128,7 @@ func (r *refreshed) FinishRefresh(_ context.Context, _ identity.Principal, f cre
 
 func TestRefreshIsFinished(t *testing.T) {
 	credentials := &refreshed{}
-	w := newWorld(t, func(o *Options) { credentials.Credentials, o.Credentials = o.Credentials, credentials })
+	w := newFixture(t, func(o *Options) { credentials.Credentials, o.Credentials = o.Credentials, credentials })
 	furnishRefresh(w)
 	w.account("acme", "example.com", 90*24*time.Hour)
 	w.agent("acme", "shopper")
@@ -171,7 +171,7 @@ func TestRefreshIsFinished(t *testing.T) {
 }
 
 func TestRefreshIsCancelled(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	furnishRefresh(w)
 	w.get("admin", "/console/refresh/s_login").holds(t, http.StatusOK, "Nothing is kept.")
 	p := w.post("admin", "/console/refresh/s_login/cancel")

@@ -12,7 +12,7 @@ import (
 )
 
 func TestRulesAreShownInTheirOrderWithWhoMadeThem(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	builder := w.agent("acme", "builder")
 	first := w.rule("acme", "", policy.Allow, "example.com", hostile)
 	w.rule("acme", builder.ID, policy.Allow, "*.example.org:8443", "")
@@ -32,7 +32,7 @@ func TestRulesAreShownInTheirOrderWithWhoMadeThem(t *testing.T) {
 }
 
 func TestRulesAreFoundAndShownInParts(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for n := range pageSize + 5 {
 		w.rule("acme", "", policy.Allow, fmt.Sprintf("host-%03d.example", n), "")
 	}
@@ -51,7 +51,7 @@ func TestRulesAreFoundAndShownInParts(t *testing.T) {
 }
 
 func TestARuleIsAdded(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	builder := w.agent("acme", "builder")
 	w.get("acme operator", "/console/network/rules/add?target=api.example.com&whose=acme/builder").
 		holds(t, http.StatusOK, `value="api.example.com"`, `<option value="acme/builder" selected>`)
@@ -71,7 +71,7 @@ func TestARuleIsAdded(t *testing.T) {
 }
 
 func TestWhatIsWrongWithARuleIsSaidBesideItsField(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for name, c := range map[string]struct {
 		fields  []string
 		field   string
@@ -98,7 +98,7 @@ func TestWhatIsWrongWithARuleIsSaidBesideItsField(t *testing.T) {
 }
 
 func TestOnlyWhoMayChangesRules(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	theirs := w.rule("beta", "", policy.Allow, "example.com", "")
 	everybodys := w.rule("", "", policy.Allow, "example.org", "")
 	fields := []string{"action", "allow", "target", "example.com"}
@@ -116,7 +116,7 @@ func TestOnlyWhoMayChangesRules(t *testing.T) {
 }
 
 func TestWhyARequestIsDeniedIsExplained(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	builder := w.agent("acme", "builder")
 	deny := w.rule("acme", "", policy.Deny, "tracker.example.com", "")
 	ask := func(who string, pairs ...string) page {
@@ -148,7 +148,7 @@ func TestWhyARequestIsDeniedIsExplained(t *testing.T) {
 }
 
 func TestRequestsForAccessAreAnswered(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	builder, other := w.agent("acme", "builder"), w.agent("beta", "other")
 	first := w.ask(builder, egress.AccessHost, "api.example.com", hostile)
 	second := w.ask(builder, egress.AccessHost, "wiki.example.com", "to look something up")

@@ -143,7 +143,7 @@ func TestARecordingIsRemovedByAnAdminOfTheTenant(t *testing.T) {
 }
 
 // sendFile sends a file as the live view does.
-func (w *world) sendFile(who, name string, data []byte, script bool) page {
+func (w *fixture) sendFile(who, name string, data []byte, script bool) page {
 	var body bytes.Buffer
 	form := multipart.NewWriter(&body)
 	part, err := form.CreateFormFile("file", name)

@@ -8,7 +8,7 @@ import (
 
 // BenchmarkSessionPages shows sessions beside ten thousand records and two hundred agents.
 func BenchmarkSessionPages(b *testing.B) {
-	w := newWorld(b)
+	w := newFixture(b)
 	w.fill(b)
 	for n := range manyAgents {
 		w.sessions.all = append(w.sessions.all, aSession(fmt.Sprintf("s_%d", n), "acme"))

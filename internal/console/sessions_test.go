@@ -41,15 +41,15 @@ func (p page) lacks(t *testing.T, texts ...string) {
 	}
 }
 
-// withSessions is a world with sessions of two tenants.
-func withSessions(t *testing.T) *world {
-	w := newWorld(t)
+// withSessions is a fixture with sessions of two tenants.
+func withSessions(t *testing.T) *fixture {
+	w := newFixture(t)
 	furnishSessions(w)
 	return w
 }
 
-// furnishSessions puts sessions of every kind into a world.
-func furnishSessions(w *world) {
+// furnishSessions puts sessions of every kind into a fixture.
+func furnishSessions(w *fixture) {
 	one := aSession("s_one", "acme")
 	one.Label, one.OpenedBy = hostile, w.who["acme operator"].Actor()
 	one.Screenshots = []session.Shot{{Number: 1, At: time.Now(), Format: "jpeg", Bytes: 4000}}
@@ -75,11 +75,11 @@ func TestSessionsAreListedForThoseWhoMaySeeThem(t *testing.T) {
 	p = w.get("acme viewer", "/console/sessions")
 	p.holds(t, http.StatusOK, "Invoices")
 	p.lacks(t, "Of beta", `<th scope="col">Tenant</th>`, "Open a session")
-	newWorld(t).get("admin", "/console/sessions").holds(t, http.StatusOK, "No session is open")
+	newFixture(t).get("admin", "/console/sessions").holds(t, http.StatusOK, "No session is open")
 }
 
 func TestManySessionsComeInPages(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for n := range openShown + 1 {
 		w.sessions.all = append(w.sessions.all, aSession(fmt.Sprintf("s_number%d.", n), "acme"))
 	}
@@ -92,7 +92,7 @@ func TestManySessionsComeInPages(t *testing.T) {
 }
 
 func TestSessionIsOpenedByForm(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.get("acme operator", "/console/sessions?open=yes").holds(t, http.StatusOK, "<h2>Open a session</h2>", "Issue the grant with it")
 	p := w.post("acme operator", "/console/sessions", "mode", "clean", "browser", "full", "record", "audit", "label", hostile, "ttl", "45m")
 	if p.status != http.StatusSeeOther || p.location != "/console/sessions/s_new1" {
@@ -106,7 +106,7 @@ func TestSessionIsOpenedByForm(t *testing.T) {
 }
 
 func TestASessionIsOpenedAtAnAddress(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, c := range []struct {
 		address string
 		err     error
@@ -137,7 +137,7 @@ func TestASessionIsOpenedAtAnAddress(t *testing.T) {
 }
 
 func TestOperatorSessionComesWithItsGrant(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.account("acme", "example.com", 0)
 	w.account("acme", "example.org", 0)
 	open := func(pairs ...string) page {
@@ -169,7 +169,7 @@ func TestOperatorSessionComesWithItsGrant(t *testing.T) {
 }
 
 func TestBadSessionsAreExplainedBesideTheField(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for name, c := range map[string]struct {
 		pairs []string
 		says  string

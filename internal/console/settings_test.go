@@ -63,8 +63,8 @@ func (f *fakeServers) Test(ctx context.Context, by identity.Principal, _, name s
 	return mcpserver.Report{Name: name, Title: hostile, Offers: mcpserver.Offers{Tools: []*sdk.Tool{{Name: "read", Description: "reads " + hostile}}}, Left: 2, Stderr: "started " + hostile}, nil
 }
 
-// withServers is a world with MCP servers.
-func withServers(t testing.TB, change ...func(*Options)) (*world, *fakeServers) {
+// withServers is a fixture with MCP servers.
+func withServers(t testing.TB, change ...func(*Options)) (*fixture, *fakeServers) {
 	servers := &fakeServers{all: []mcpserver.Status{
 		{MCPServer: config.MCPServer{Name: "files", Command: []string{"/usr/bin/files", hostile}, Tenants: []string{"*"}, Env: map[string]string{"MODE": "the value of a variable"},
 			Secrets: []config.ServerSecret{{Name: "KEY", Secret: "files-key"}}}, Source: mcpserver.SourceFile, State: mcpserver.StateRunning, Tools: 7,
@@ -72,13 +72,13 @@ func withServers(t testing.TB, change ...func(*Options)) (*world, *fakeServers) 
 		{MCPServer: config.MCPServer{Name: "search", Command: []string{"/usr/bin/search"}, Tenants: []string{"acme"}, Allow: []string{"example.com"}},
 			Source: mcpserver.SourceAdded, State: mcpserver.StatePaused, Tools: -1, Problem: "it ended: " + hostile},
 	}}
-	w := newWorld(t, append(change, func(o *Options) { o.Servers = servers })...)
+	w := newFixture(t, append(change, func(o *Options) { o.Servers = servers })...)
 	servers.authority = w.identity
 	return w, servers
 }
 
 func TestSettingsOfATenantAreChangedAndSayByWhom(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	p := w.get("admin", "/console/settings")
 	shows(t, p, http.StatusOK, "<h1>Settings</h1>", "Nobody has changed them.", `value="*"`, "beta", "Forbid accounts", "Add a tenant")
 	viewer := w.get("acme viewer", "/console/settings")
@@ -108,7 +108,7 @@ func TestSettingsOfATenantAreChangedAndSayByWhom(t *testing.T) {
 }
 
 func TestPolicyOfATenantIsForAdminsOfAll(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, path := range []string{"tenants", "tenants/acme/policy", "tenants/acme/disconnect"} {
 		p := w.post("acme admin", "/console/settings/"+path, "id", "new", "accounts", "forbidden")
 		if p.status != http.StatusForbidden {
@@ -139,7 +139,7 @@ func TestPolicyOfATenantIsForAdminsOfAll(t *testing.T) {
 }
 
 func TestOperatorsAreMadeAndRevoked(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	p := w.get("acme admin", "/console/settings/people")
 	shows(t, p, http.StatusOK, "Add an operator", "Your passkeys", "this one", `class="chip">you`)
 	hides(t, p, "beta", `name="tenant"`)
@@ -176,7 +176,7 @@ func TestOperatorsAreMadeAndRevoked(t *testing.T) {
 }
 
 func TestKeysAreForAdminsOfTheInstallation(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	shows(t, w.get("admin", "/console/settings/keys"), http.StatusOK, "vault.key", "the old keys are destroyed", "signs")
 	tenant := w.get("acme admin", "/console/settings/keys")
 	shows(t, tenant, http.StatusOK, "Not for you to see")
@@ -191,7 +191,7 @@ func TestKeysAreForAdminsOfTheInstallation(t *testing.T) {
 }
 
 func TestMachineShowsTheConfigurationWithoutSecrets(t *testing.T) {
-	w := newWorld(t, func(o *Options) {
+	w := newFixture(t, func(o *Options) {
 		o.Config.Database = "postgres://clawjail:opensesame@db.example.com/clawjail"
 		o.Config.HostBrowser.Color, o.Config.HostBrowser.AttachOnly = "#00FF00", true
 	})
@@ -237,11 +237,11 @@ func TestServersAreAddedTestedAndRemoved(t *testing.T) {
 	shows(t, w.post("admin", path+"/files/test"), http.StatusOK, "Test of files", "reads &lt;img", "2 tools of it not offered", "started &lt;img")
 	shows(t, w.post("admin", path+"/broken/test"), http.StatusNotFound, "there is no server")
 	shows(t, w.follow("admin", w.post("admin", path+"/search/remove")), http.StatusOK, "search is removed.")
-	shows(t, newWorld(t).get("admin", path), http.StatusNotFound)
+	shows(t, newFixture(t).get("admin", path), http.StatusNotFound)
 }
 
 func TestPageOfManyAgentsIsSmall(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for n := range 200 {
 		if _, _, err := w.identity.CreateAgent(w.ctx, w.admin, "acme", "bot-"+strings.Repeat("x", n%30)+string(rune('a'+n%26))+string(rune('a'+n/26)), time.Hour); err != nil {
 			t.Fatal(err)
@@ -255,7 +255,7 @@ func TestPageOfManyAgentsIsSmall(t *testing.T) {
 }
 
 func BenchmarkAgentsPage(b *testing.B) {
-	w := newWorld(b)
+	w := newFixture(b)
 	for n := range 200 {
 		if _, _, err := w.identity.CreateAgent(w.ctx, w.admin, "acme", "bot-"+strings.Repeat("x", n%30)+string(rune('a'+n%26))+string(rune('a'+n/26)), time.Hour); err != nil {
 			b.Fatal(err)

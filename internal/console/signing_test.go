@@ -15,11 +15,11 @@ import (
 	"github.com/clawjail/clawjail/internal/identity/signin"
 )
 
-// realSignIns is a world in which people sign in for real.
-func realSignIns(t *testing.T) (*world, *signin.Service) {
+// realSignIns is a fixture in which people sign in for real.
+func realSignIns(t *testing.T) (*fixture, *signin.Service) {
 	t.Helper()
 	var s *signin.Service
-	w := newWorld(t, func(o *Options) {
+	w := newFixture(t, func(o *Options) {
 		var err error
 		s, err = signin.Open(t.Context(), signin.Options{Store: o.Rows.(signin.Store), Identity: o.Identity.(*identity.Service), Idle: time.Hour, Life: time.Hour, Now: time.Now})
 		if err != nil {
@@ -99,7 +99,7 @@ func TestTheFormOfAStrangerIsSmall(t *testing.T) {
 			t.Errorf("a form of %d bytes is answered with %d, want %d", size, p.status, want)
 		}
 	}
-	w = newWorld(t)
+	w = newFixture(t)
 	if p := w.post("acme operator", "/console/theme", "theme", "dark", "filling", strings.Repeat("x", maxStranger)); p.status != http.StatusSeeOther {
 		t.Errorf("the form of somebody who is signed in is answered with %d", p.status)
 	}
@@ -174,7 +174,7 @@ func TestSigningOutEndsTheSignIn(t *testing.T) {
 }
 
 func TestColoursAreKeptForThisPathAlone(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for choice, shown := range map[string]string{"dark": ` data-theme="dark"`, "light": ` data-theme="light"`, "auto": `<html lang="en">`, hostile: `<html lang="en">`} {
 		p := w.post("acme viewer", "/console/theme", "theme", choice, "back", "/console/audit")
 		if p.status != http.StatusSeeOther || p.location != "/console/audit" {
@@ -248,7 +248,7 @@ func TestAPasskeyThatWasSignedForAnotherPortIsNotTaken(t *testing.T) {
 }
 
 // sendBody sends what a script sends.
-func (w *world) sendBody(path, body string, change ...func(*http.Request)) page {
+func (w *fixture) sendBody(path, body string, change ...func(*http.Request)) page {
 	return w.send("", http.MethodPost, path, nil, append(change, func(r *http.Request) {
 		r.Header.Set("Content-Type", "application/json")
 		r.Body = readCloser{strings.NewReader(body)}
@@ -276,7 +276,7 @@ func (s *somePasskeys) RemovePasskey(_ context.Context, _ identity.Principal, id
 
 func TestPasskeysAreListedAndRemoved(t *testing.T) {
 	s := &somePasskeys{all: []signin.Passkey{{ID: "pk_1", Name: hostile, Host: "localhost", CreatedAt: time.Now()}}}
-	w := newWorld(t, func(o *Options) { s.fakeSignIns = o.SignIn.(*fakeSignIns); o.SignIn = s })
+	w := newFixture(t, func(o *Options) { s.fakeSignIns = o.SignIn.(*fakeSignIns); o.SignIn = s })
 	p := w.get("acme operator", "/console/settings/people")
 	if p.status != http.StatusOK || strings.Contains(p.body, hostile) || !strings.Contains(p.body, "onerror=&#34;") || !strings.Contains(p.body, `name="id" value="pk_1"`) {
 		t.Errorf("%d\n%s", p.status, p.body)

@@ -11,7 +11,7 @@ import (
 
 // The page says what an approval cannot change, before it is given.
 func TestAnApprovalSaysThatASessionWithAccountsStaysAsItIs(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	const said = "An approval changes nothing for its session with accounts"
 	for _, c := range []struct {
 		name, mode string
@@ -41,7 +41,7 @@ func TestAnApprovalSaysThatASessionWithAccountsStaysAsItIs(t *testing.T) {
 }
 
 func TestRequestsThatWaitAreANumberOnEveryPage(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	const one, two = `<span class="waiting">1<`, `<span class="waiting">2<`
 	page := w.get("acme operator", "/console/sessions")
 	page.holds(t, http.StatusOK, "<title>Sessions", `data-waiting="0"`)

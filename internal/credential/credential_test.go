@@ -84,7 +84,7 @@ func (o *oneSession) Capture(_ context.Context, _ identity.Principal, _ string, 
 	return use(weblogin.Login{Cookies: chosen, Origins: stored})
 }
 
-type world struct {
+type fixture struct {
 	*Service
 	ctx      context.Context
 	log      *records
@@ -96,7 +96,7 @@ type world struct {
 	stranger identity.Principal // the admin of beta
 }
 
-func newWorld(t *testing.T) *world {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -126,7 +126,7 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(who.Close)
 	text, err := os.ReadFile(own("admin.key"))
 	must(err)
-	w := &world{ctx: ctx, log: &records{Log: log}, db: db, sessions: &oneSession{}}
+	w := &fixture{ctx: ctx, log: &records{Log: log}, db: db, sessions: &oneSession{}}
 	w.admin, err = who.Authenticate(ctx, strings.TrimSpace(string(text)), netip.Addr{})
 	must(err)
 	for tenant, as := range map[string]map[identity.Role]*identity.Principal{
@@ -150,12 +150,12 @@ func cookie(name, domain string) cookies.Cookie {
 	return cookies.Cookie{Name: name, Value: secret.New([]byte(canary)), Domain: domain, Path: "/", Expires: cookies.Session, Secure: true}
 }
 
-func (w *world) jar() Import {
+func (w *fixture) jar() Import {
 	return Import{Domain: "example.com", Cookies: []cookies.Cookie{cookie("sid", ".example.com")}}
 }
 
 // rows are the records of an action, in their order. Outcomes are not waited for when they are made.
-func (w *world) rows(t *testing.T, action string, want int) []audit.Row {
+func (w *fixture) rows(t *testing.T, action string, want int) []audit.Row {
 	t.Helper()
 	var rows []audit.Row
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline) && len(rows) < want; {
@@ -180,7 +180,7 @@ func (w *world) rows(t *testing.T, action string, want int) []audit.Row {
 }
 
 func TestEveryChangeHasItsRecordBeforeAndAfter(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.sessions.jar = []cookies.Cookie{cookie("a", "example.net")}
 	name := vault.SecretName{Service: "github"}
 	for _, step := range []struct {
@@ -230,7 +230,7 @@ func TestEveryChangeHasItsRecordBeforeAndAfter(t *testing.T) {
 }
 
 func TestAFailureIsRecordedAsOne(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	bad := w.jar()
 	bad.Cookies[0].Secure, bad.Cookies[0].SameSite = false, cookies.SameSiteNone
 	if _, err := w.Import(w.ctx, w.operator, bad); problem.CodeOf(err) != problem.BadCookie {
@@ -243,7 +243,7 @@ func TestAFailureIsRecordedAsOne(t *testing.T) {
 }
 
 func TestWhatCannotBeRecordedIsNotDone(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.sessions.jar = []cookies.Cookie{cookie("a", "example.net")}
 	if _, err := w.Import(w.ctx, w.operator, w.jar()); err != nil {
 		t.Fatal(err)
@@ -288,7 +288,7 @@ func TestWhatCannotBeRecordedIsNotDone(t *testing.T) {
 
 // A shorter one could not be told from a word of an answer.
 func TestASecretThatIsTooShortToBeFoundIsRefused(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	name := vault.SecretName{Service: "github"}
 	for value, good := range map[string]bool{"": false, "hunter2": false, "hunter22": true} {
 		err := w.PutSecret(w.ctx, w.operator, name, secret.New([]byte(value)))
@@ -299,7 +299,7 @@ func TestASecretThatIsTooShortToBeFoundIsRefused(t *testing.T) {
 }
 
 func TestEndingsHappenWithoutARecord(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	name := vault.SecretName{Service: "github"}
 	if _, err := w.Import(w.ctx, w.operator, w.jar()); err != nil {
 		t.Fatal(err)
@@ -347,7 +347,7 @@ func TestAnEndIsWrittenAlsoWhenItsCallerHasLeft(t *testing.T) {
 }
 
 func TestANewAccountCanBeUsedByTools(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	set, err := w.Import(w.ctx, w.operator, w.jar())
 	if err != nil || !slices.Equal(set.Scopes, []string{"tools"}) || set.MaxLeases != 1 || set.Tenant != "acme" {
 		t.Fatalf("%+v, %v", set, err)
@@ -367,7 +367,7 @@ func TestANewAccountCanBeUsedByTools(t *testing.T) {
 }
 
 func TestTheAdminsAccountsAreThoseOfDefault(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	set, err := w.Import(w.ctx, w.admin, w.jar())
 	if err != nil || set.Tenant != "default" {
 		t.Fatalf("%+v, %v", set, err)
@@ -388,7 +388,7 @@ func TestTheAdminsAccountsAreThoseOfDefault(t *testing.T) {
 }
 
 func TestACaptureIsTheSessionsTenants(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.sessions.jar = []cookies.Cookie{cookie("a", ".example.com"), cookie("b", "www.example.com"), cookie("c", "example.net"), cookie("d", "example.org")}
 	// An admin of all tenants, whose own would be default.
 	sets, err := w.Capture(w.ctx, w.admin, "s_1", []string{"example.com", "EXAMPLE.net", "example.com"}, nil)
@@ -407,7 +407,7 @@ func TestACaptureIsTheSessionsTenants(t *testing.T) {
 }
 
 func TestACaptureIsWholeOrNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	expired := cookie("old", "example.org")
 	expired.Expires = 1000
 	unsound := cookie("bent", "example.edu")
@@ -444,7 +444,7 @@ func TestACaptureIsWholeOrNothing(t *testing.T) {
 
 // A rule that is not given for an account stays as it is, and is the default for a new one.
 func TestACaptureChangesTheRulesThatAreSaid(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.sessions.jar = []cookies.Cookie{cookie("a", ".example.com"), cookie("c", "example.net")}
 	if _, err := w.Capture(w.ctx, w.admin, "s_1", []string{"example.com"}, func(r *vault.Rules) { r.MaxLeases = 3 }); err != nil {
 		t.Fatal(err)
@@ -462,7 +462,7 @@ func TestACaptureChangesTheRulesThatAreSaid(t *testing.T) {
 }
 
 func TestWhoMayNotIsToldSoAndNothingIsDone(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	if _, err := w.Import(w.ctx, w.operator, w.jar()); err != nil {
 		t.Fatal(err)
 	}
@@ -528,7 +528,7 @@ func TestWhoMayNotIsToldSoAndNothingIsDone(t *testing.T) {
 }
 
 func TestARevokedGrantNamesItsSession(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	if _, err := w.Import(w.ctx, w.operator, w.jar()); err != nil {
 		t.Fatal(err)
 	}
@@ -547,7 +547,7 @@ func TestARevokedGrantNamesItsSession(t *testing.T) {
 
 // A grant that no session could use is not issued, and leaves no record: the mistake is told to whoever can mend it.
 func TestAGrantThatCouldNotBeUsedIsNotIssued(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	if _, err := w.Import(w.ctx, w.operator, w.jar()); err != nil { // example.com, with access tools
 		t.Fatal(err)
 	}
@@ -579,7 +579,7 @@ func TestAGrantThatCouldNotBeUsedIsNotIssued(t *testing.T) {
 }
 
 func TestAGrantOfATenantThatIsNotThere(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	_, _, err := w.IssueGrant(w.ctx, w.admin, grant.Request{Tenant: "nosuch", Domains: []string{"example.com"}})
 	if problem.CodeOf(err) != problem.NotFound {
 		t.Errorf("%v", err)

@@ -20,9 +20,9 @@ import (
 )
 
 // shopper is an agent of acme's, with an account to be permitted.
-func shopper(t *testing.T) (*world, identity.Agent) {
+func shopper(t *testing.T) (*fixture, identity.Agent) {
 	t.Helper()
-	w := newWorld(t)
+	w := newFixture(t)
 	who := w.Identity.(*identity.Service)
 	_, a, err := who.CreateAgent(w.ctx, w.admin, "acme", "shopper", time.Hour)
 	if err != nil {
@@ -231,7 +231,7 @@ func TestAPermissionIsTakenBackWithoutARecord(t *testing.T) {
 }
 
 // asking has a book of requests besides, and the agent as it asks.
-func asking(t *testing.T) (*world, *egress.Book, identity.Principal) {
+func asking(t *testing.T) (*fixture, *egress.Book, identity.Principal) {
 	t.Helper()
 	w, agent := shopper(t)
 	book, err := egress.Open(w.ctx, egress.Options{Store: w.db, Identity: w.Identity, Audit: w.log.Log, Now: time.Now, Recheck: time.Hour, Accounts: w.Service})
@@ -243,7 +243,7 @@ func asking(t *testing.T) (*world, *egress.Book, identity.Principal) {
 }
 
 // open is what a session does without a grant.
-func (w *world) open(by identity.Principal, access grant.Access) error {
+func (w *fixture) open(by identity.Principal, access grant.Access) error {
 	want := grant.Want{Tenant: by.Tenant, Session: "s_1", Agent: by.ID, Domains: []string{"example.com"}, Access: access}
 	s, err := w.Grants.Permitted(w.ctx, want)
 	if err == nil {

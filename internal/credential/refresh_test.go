@@ -18,7 +18,7 @@ import (
 )
 
 func TestARefreshKeepsWhatWasChosenAndEndsTheSession(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.sessions.mode = session.ModeRefresh
 	w.sessions.jar = []cookies.Cookie{cookie("a", ".example.com"), cookie("b", "login.example.net"), cookie("c", "ads.example.org")}
 	w.sessions.gone = errors.New("it is still being removed") // which is no failure of the refresh
@@ -53,7 +53,7 @@ func TestARefreshKeepsWhatWasChosenAndEndsTheSession(t *testing.T) {
 }
 
 func TestHowASiteShowsALoginIsKeptWithItsAccount(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.sessions.mode, w.sessions.domains = session.ModeRefresh, []string{"example.com"}
 	w.sessions.jar = []cookies.Cookie{cookie("a", ".example.com"), cookie("b", "example.net")}
 	how := vault.SignedIn{Page: "https://www.example.com/inbox", Marker: `a[href="/logout"]`}
@@ -104,7 +104,7 @@ func TestHowASiteShowsALoginIsKeptWithItsAccount(t *testing.T) {
 }
 
 func TestARefreshThatCannotBeKeptLeavesTheSessionOpen(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.sessions.mode = session.ModeRefresh
 	unsound := cookie("bent", "example.edu")
 	unsound.Path = "/a b"
@@ -160,7 +160,7 @@ func TestARefreshKeepsTheStorageThatIsChosen(t *testing.T) {
 		"what is no origin":  {[]string{"https://example.com/"}, nil, problem.BadStorage},
 		"one without any":    {[]string{"https://spa.test", "https://empty.example.com"}, map[string]string{"example.com": "", "spa.test": "https://spa.test"}, ""},
 	} {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.sessions.mode, w.sessions.jar = session.ModeRefresh, []cookies.Cookie{cookie("a", "example.com"), cookie("o", "other.test")}
 		w.sessions.stored = []weblogin.Origin{stored("https://example.com"), stored("https://a.example.com"), stored("https://spa.test"), stored("https://other.test")}
 		sets, err := w.FinishRefresh(w.ctx, w.operator, FinishRefresh{Session: "s_1", Domains: []string{"example.com", "spa.test"}, Origins: test.origins})
@@ -187,7 +187,7 @@ func TestARefreshKeepsTheStorageThatIsChosen(t *testing.T) {
 
 // An operator imports storage for the domain that they name and for no other.
 func TestStorageOfAnotherDomainIsNotImported(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	origins := []weblogin.Origin{{Origin: "https://example.org", Local: []weblogin.Item{{Name: "token", Value: secret.New([]byte("canary"))}}}}
 	_, err := w.Import(w.ctx, w.operator, Import{Domain: "example.com", Cookies: []cookies.Cookie{cookie("a", "example.com")}, Origins: origins})
 	if problem.CodeOf(err) != problem.BadStorage || !strings.Contains(err.Error(), "store it with the account of example.org") || strings.Contains(err.Error(), "canary") {
@@ -205,7 +205,7 @@ func TestStorageOfAnotherDomainIsNotImported(t *testing.T) {
 }
 
 func TestAccountsThatNeedARefreshAreListed(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	now := time.Now()
 	w.Now = func() time.Time { return now }
 	expiring := func(domain string, in time.Duration) {

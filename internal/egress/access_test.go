@@ -17,14 +17,14 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-func (w *world) ask(by identity.Principal, kind AccessKind, target string) AccessRequest {
+func (w *fixture) ask(by identity.Principal, kind AccessKind, target string) AccessRequest {
 	w.t.Helper()
 	out, err := w.Ask(w.ctx, by, kind, target, "the task needs it", 0)
 	w.must(err)
 	return out
 }
 
-func (w *world) answer(id string, a AccessAnswer) AccessRequest {
+func (w *fixture) answer(id string, a AccessAnswer) AccessRequest {
 	w.t.Helper()
 	out, err := w.Answer(w.ctx, w.operator, id, a)
 	w.must(err)
@@ -32,7 +32,7 @@ func (w *world) answer(id string, a AccessAnswer) AccessRequest {
 }
 
 func TestApprovalOfAHostBecomesARule(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	bot := agent(w.bot)
 	for _, tt := range []struct {
 		name   string
@@ -75,7 +75,7 @@ func TestApprovalOfAHostBecomesARule(t *testing.T) {
 }
 
 func TestRefusalGivesNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	asked := w.ask(w.bot, AccessHost, "a.example")
 	out := w.answer(asked.ID, AccessAnswer{Comment: "use the mirror"})
 	if out.State != AccessRefused || out.Made != "" || out.Answer != "use the mirror" {
@@ -95,7 +95,7 @@ func TestRefusalGivesNothing(t *testing.T) {
 
 // An agent that does not wait hears its answer when it asks the same again, and nobody else is asked once more.
 func TestTheSameQuestionHearsItsAnswer(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	open := func() int {
 		list, err := w.AccessRequests(w.ctx, w.operator, "", false)
 		w.must(err)
@@ -138,7 +138,7 @@ func TestTheSameQuestionHearsItsAnswer(t *testing.T) {
 
 // An approval that is used up, over or taken back is asked for anew: "try again now" would be wrong.
 func TestAnApprovalThatGivesNothingMoreIsNoAnswer(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	const tool = "GET https://t.example/x s"
 	for name, c := range map[string]struct {
 		kind   AccessKind
@@ -164,7 +164,7 @@ func TestAnApprovalThatGivesNothingMoreIsNoAnswer(t *testing.T) {
 }
 
 func TestApprovalOfAToolJoinsTheList(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	bot := agent(w.bot)
 	_, err := w.PutSettings(w.ctx, w.operator, Settings{Meta: Meta{Tenant: "acme"}, Tools: []Tool{{URL: "https://wide.example/**", Methods: []string{"GET"}}}})
 	w.must(err)
@@ -201,7 +201,7 @@ func TestApprovalOfAToolJoinsTheList(t *testing.T) {
 
 // A URL that somebody approves is not a place to which every credential of the tenant may be sent.
 func TestAnApprovedToolIsForTheServiceThatWasShown(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	may := func(service, host string) bool {
 		return w.View(agent(w.bot)).Tool(service).Decide(get(host, "/x")).Allowed
 	}
@@ -226,7 +226,7 @@ func TestAnApprovedToolIsForTheServiceThatWasShown(t *testing.T) {
 }
 
 func TestApprovalOfAServiceCopiesIt(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	has := func(p identity.Principal) bool { _, _, found := w.View(agent(p)).Service("github"); return found }
 	asked := w.ask(w.bot, AccessService, "github")
 	_, err := w.Answer(w.ctx, w.operator, asked.ID, AccessAnswer{Approve: true})
@@ -266,7 +266,7 @@ func TestApprovalOfAServiceCopiesIt(t *testing.T) {
 
 // A list of services leaves out those of the tenant that it does not name, until one is approved.
 func TestApprovalOfAServiceThatAListLeavesOut(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	has := func(p identity.Principal) bool { _, _, found := w.View(agent(p)).Service("github"); return found }
 	shared := service("github")
 	shared.Tenant = "acme"
@@ -320,7 +320,7 @@ func TestApprovalOfAServiceThatAListLeavesOut(t *testing.T) {
 }
 
 func TestTheSameQuestionIsTheSameRequest(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	other := w.another()
 	first := w.ask(w.bot, AccessHost, "a.example")
 	if again := w.ask(w.bot, AccessHost, "A.EXAMPLE."); again.ID != first.ID {
@@ -353,7 +353,7 @@ func TestTheSameQuestionIsTheSameRequest(t *testing.T) {
 }
 
 func TestAnAgentHasSoManyOpenQuestions(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	var first AccessRequest
 	for i := range maxPending {
 		if a := w.ask(w.bot, AccessHost, fmt.Sprintf("h%d.example", i)); i == 0 {
@@ -368,7 +368,7 @@ func TestAnAgentHasSoManyOpenQuestions(t *testing.T) {
 }
 
 func TestWhatCannotBeAskedFor(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, tt := range []struct {
 		kind           AccessKind
 		target, reason string
@@ -391,7 +391,7 @@ func TestWhatCannotBeAskedFor(t *testing.T) {
 
 // An agent chooses the text that is recorded with the operator's answer.
 func TestLongReasonsCanBeAnswered(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	long := strings.Repeat(`"`, maxText)
 	asked, err := w.Ask(w.ctx, w.bot, AccessTool, "GET https://a.example/"+strings.Repeat("x", 900)+" s", long, 0)
 	w.must(err)
@@ -400,7 +400,7 @@ func TestLongReasonsCanBeAnswered(t *testing.T) {
 }
 
 func TestEveryStepIsAnEvent(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	asked, err := w.Ask(w.ctx, w.bot, AccessHost, "a.example", "for the report", 0)
 	w.must(err)
 	w.answer(asked.ID, AccessAnswer{Approve: true, For: "1h"})
@@ -426,7 +426,7 @@ func TestEveryStepIsAnEvent(t *testing.T) {
 }
 
 func TestWaitersAreWokenByTheAnswer(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	other := w.another(func(o *Options) { o.Recheck = 5 * time.Millisecond })
 	asked := w.ask(w.bot, AccessHost, "a.example")
 	results := make(chan AccessRequest, 3)
@@ -469,7 +469,7 @@ func TestWaitersAreWokenByTheAnswer(t *testing.T) {
 
 // An agent that is told of an approval finds the rule there, also when another process answered.
 func TestNobodyIsWokenBeforeTheRuleIsThere(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	other, hidden := w.another(), &shaky{Store: w.db}
 	hidden.alter = func(entries []store.Entry) []store.Entry {
 		return slices.DeleteFunc(entries, func(e store.Entry) bool { return e.Kind == kindRule })
@@ -490,7 +490,7 @@ func TestNobodyIsWokenBeforeTheRuleIsThere(t *testing.T) {
 }
 
 func TestCloseEndsWaits(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	asked := w.ask(w.bot, AccessHost, "a.example")
 	b := w.another()
 	done := make(chan AccessRequest)
@@ -510,7 +510,7 @@ func TestCloseEndsWaits(t *testing.T) {
 }
 
 func TestRefusedRequestIsHeld(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	bot := agent(w.bot)
 	hold := func(target string) bool { return w.Hold(w.ctx, bot, target) }
 	pending := func() []AccessRequest {
@@ -569,7 +569,7 @@ func TestRefusedRequestIsHeld(t *testing.T) {
 }
 
 func TestHeldRequestsAreBounded(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	_, err := w.PutSettings(w.ctx, w.operator, Settings{Meta: Meta{Tenant: "acme"}, Hold: "5m"})
 	w.must(err)
 	ctx, cancel := context.WithCancel(w.ctx)
@@ -591,7 +591,7 @@ func TestHeldRequestsAreBounded(t *testing.T) {
 
 // An approval that cannot be carried out leaves the question open, and nothing given.
 func TestApprovalThatFailsIsNone(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	asked := w.ask(w.bot, AccessHost, "a.example")
 	w.store.set("CreateEntry", errDown)
 	if _, err := w.Answer(w.ctx, w.operator, asked.ID, AccessAnswer{Approve: true}); err == nil {
@@ -608,7 +608,7 @@ func TestApprovalThatFailsIsNone(t *testing.T) {
 }
 
 func TestOfTwoAnswersOneCounts(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	other := w.another()
 	for i := range 10 {
 		host := fmt.Sprintf("h%d.example", i)
@@ -629,7 +629,7 @@ func TestOfTwoAnswersOneCounts(t *testing.T) {
 // A question whose one form is longer than what was asked would be kept, be unreadable, and count for nothing: an agent could
 // fill the database with them.
 func TestAQuestionIsMeasuredInTheFormInWhichItIsKept(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, letter := range []string{"é", "x"} {
 		for n := range maxPending + 5 {
 			target := fmt.Sprintf("GET https://a.example/%d%s s", n, strings.Repeat(letter, 200))

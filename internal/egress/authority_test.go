@@ -14,7 +14,7 @@ import (
 )
 
 func TestWhoMayChangeWhat(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	inside := netip.MustParseAddr("10.0.0.7")
 	own := func(r Rule) Rule { return r.of("acme", "") }
 	withAddress := own(rule(policy.Allow, "db.example"))
@@ -126,7 +126,7 @@ func (o outside) AuthorizeWith(ctx context.Context, p identity.Principal, op ide
 }
 
 func TestWhatIsForAllIsAskedForBesides(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	b := w.another(func(o *Options) { o.Identity = outside{o.Identity} })
 	r := w.add(rule(policy.Allow, "a.example"))
 	s, err := w.PutService(w.ctx, w.admin, service("a"))
@@ -140,7 +140,7 @@ func TestWhatIsForAllIsAskedForBesides(t *testing.T) {
 
 // What somebody may use and not see, they cannot have shown to them by a service of their own.
 func TestOnlyServicesWithoutACredentialAreNotScrubbed(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for how, want := range map[InjectionType]Scrub{InjectBearer: ScrubRedact, InjectNone: ScrubOff} {
 		s := service("a")
 		s.Inject, s.Scrub = Injection{Type: how}, ScrubOff
@@ -154,7 +154,7 @@ func TestOnlyServicesWithoutACredentialAreNotScrubbed(t *testing.T) {
 
 // Of another tenant's things somebody is told what is told of things that do not exist.
 func TestOtherTenantsThingsDoNotExist(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	r := w.add(rule(policy.Allow, "secret-host.example").of("acme", w.bot.ID))
 	s := service("hidden")
 	s.Tenant = "acme"
@@ -219,7 +219,7 @@ func TestOtherTenantsThingsDoNotExist(t *testing.T) {
 }
 
 func TestAddressesOfTheInsideAreNotShownToTenants(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	inside := netip.MustParseAddr("10.0.0.7")
 	r := rule(policy.Allow, "db.example")
 	r.Address = inside
@@ -255,7 +255,7 @@ func TestAddressesOfTheInsideAreNotShownToTenants(t *testing.T) {
 }
 
 func TestNothingIsChangedWithoutARecord(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	allow := w.add(rule(policy.Allow, "a.example").of("acme", w.bot.ID))
 	deny := w.add(rule(policy.Deny, "b.example").of("acme", w.bot.ID))
 	w.log.fail = errDown
@@ -278,7 +278,7 @@ func TestNothingIsChangedWithoutARecord(t *testing.T) {
 }
 
 func TestVersionsAreCompared(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := service("a")
 	s.Tenant = "acme"
 	first, err := w.PutService(w.ctx, w.operator, s)
@@ -310,7 +310,7 @@ func second2[T any](_ T, err error) error { return err }
 
 // Each request of an agent is on record, and what one tenant writes there all tenants keep.
 func TestOnlyAnAdminOfTheInstallationRaisesRatesBeyondThoseOfAll(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	of := func(agent string, r Rates) Settings {
 		return Settings{Meta: Meta{Tenant: "acme", Agent: agent}, Rates: r}
 	}
@@ -342,7 +342,7 @@ func TestOnlyAnAdminOfTheInstallationRaisesRatesBeyondThoseOfAll(t *testing.T) {
 }
 
 func TestSettingsOfAllScopesAddUp(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	put := func(s Settings) { t.Helper(); w.must(second2(w.PutSettings(w.ctx, w.admin, s))) }
 	_, effective, err := w.ShowSettings(w.ctx, w.bot, "", "")
 	w.must(err)

@@ -29,7 +29,7 @@ func tenThousand(b *testing.B) []store.Entry {
 }
 
 func BenchmarkView(b *testing.B) {
-	w := newWorld(b)
+	w := newFixture(b)
 	entries := tenThousand(b)
 	w.store.alter = func([]store.Entry) []store.Entry { return entries }
 	other := w.another()

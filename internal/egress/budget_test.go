@@ -17,13 +17,13 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
-func (w *world) budget(b Budget) {
+func (w *fixture) budget(b Budget) {
 	w.t.Helper()
 	w.must(second2(w.PutSettings(w.ctx, w.admin, Settings{Meta: Meta{Tenant: "acme", Agent: w.bot.ID}, Budget: b})))
 }
 
 // sum is what an agent was debited on a day.
-func (w *world) sum(day string) (out store.Usage) {
+func (w *fixture) sum(day string) (out store.Usage) {
 	w.t.Helper()
 	rows, err := w.db.ListUsage(w.ctx, "acme", day)
 	w.must(err)
@@ -36,7 +36,7 @@ func (w *world) sum(day string) (out store.Usage) {
 }
 
 func TestBudgetOfADay(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	bot := agent(w.bot)
 	charge := func(requests int64, t Tokens) error { return w.Charge(w.ctx, bot, "openai", "m", requests, t) }
 	w.must(charge(1, Tokens{Input: 1_000_000})) // nobody has set one
@@ -89,7 +89,7 @@ func (h *halves) ChargeUsage(ctx context.Context, u store.Usage, limit store.Usa
 
 // Nobody gives back a reservation whose caller was told that there is none.
 func TestAReservationThatIsCutIsWholeOrNone(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	rows := func() int {
 		all, err := w.db.ListUsage(w.ctx, "acme", w.Day())
 		w.must(err)
@@ -111,7 +111,7 @@ func TestAReservationThatIsCutIsWholeOrNone(t *testing.T) {
 
 // A budget that is smaller than what one request reserves is not used up: waiting does not help, and the refusal says what does.
 func TestABudgetThatNoRequestFitsIntoSaysSo(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.budget(Budget{TokensPerDay: 1000})
 	charge := func(tokens int64) *problem.Error {
 		p, _ := problem.As(w.Charge(w.ctx, agent(w.bot), "openai", "m", 1, Tokens{Input: 20, Output: tokens}))
@@ -132,7 +132,7 @@ func TestABudgetThatNoRequestFitsIntoSaysSo(t *testing.T) {
 }
 
 func TestWhatCannotBeCharged(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	bot := agent(w.bot)
 	for name, tt := range map[string]struct {
 		who      Who
@@ -153,7 +153,7 @@ func TestWhatCannotBeCharged(t *testing.T) {
 
 // A charge from before midnight is given back to its own day.
 func TestCorrectionsBelongToTheDayOfTheCharge(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	bot := agent(w.bot)
 	day := w.Day()
 	w.must(w.Charge(w.ctx, bot, "p", "m", 1, Tokens{Output: 100}))
@@ -166,7 +166,7 @@ func TestCorrectionsBelongToTheDayOfTheCharge(t *testing.T) {
 }
 
 func TestUsageIsListedByModelAndItsNamesAreBounded(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	bot := agent(w.bot)
 	for i := range maxModelsOfDay + 5 {
 		w.must(w.Charge(w.ctx, bot, "p", fmt.Sprintf("m%d", i), 1, Tokens{Input: 1, MicroCost: 250_000}))
@@ -209,7 +209,7 @@ func TestUsageIsListedByModelAndItsNamesAreBounded(t *testing.T) {
 // With estimates that are not below what is used, a budget is never passed; with others by no more than what is under
 // way.
 func TestBudgetsHoldWhateverHappensAtOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	bot := agent(w.bot)
 	other := w.another()
 	property.Check(t, func(t *rapid.T) {
@@ -270,7 +270,7 @@ func TestBudgetsHoldWhateverHappensAtOnce(t *testing.T) {
 }
 
 func TestAModelWithoutAPriceIsNotFreeUnderABudgetInMoney(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	unpriced := func(requests int64) error {
 		return w.Charge(w.ctx, agent(w.bot), "p", "m", requests, Tokens{Input: 1, Unpriced: "MODEL=INPUT/OUTPUT"})
 	}

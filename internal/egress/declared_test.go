@@ -9,7 +9,7 @@ import (
 )
 
 func TestSettingsBoundTheServicesOfAnAgent(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, name := range []string{"one", "two"} {
 		s := service(name)
 		s.Tenant = "acme"
@@ -68,7 +68,7 @@ func TestSettingsBoundTheServicesOfAnAgent(t *testing.T) {
 }
 
 func TestAllSettingsAreThoseOfOneTenant(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, s := range []Settings{{Meta: Meta{Tenant: "acme", Agent: w.bot.ID}}, {Meta: Meta{Tenant: "acme"}}, {Meta: Meta{Tenant: "beta", Agent: w.spy.ID}}} {
 		s.Hold = "1s"
 		_, err := w.PutSettings(w.ctx, w.admin, s)
@@ -88,7 +88,7 @@ func TestAllSettingsAreThoseOfOneTenant(t *testing.T) {
 }
 
 func TestCheckingARuleSaysWhatAddingItWould(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, r := range []Rule{rule(policy.Allow, "example.com"), {Rule: policy.Rule{Action: "may"}}, {}} {
 		r.Tenant = "acme"
 		checked := CheckRule(r)
@@ -100,7 +100,7 @@ func TestCheckingARuleSaysWhatAddingItWould(t *testing.T) {
 }
 
 func TestDeclarationsDecideNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.add(rule(policy.Allow, "example.com").of("acme", ""))
 	w.must(w.db.CreateEntry(w.ctx, store.Entry{ID: "dec_1", Kind: KindDeclaration, Tenant: "acme", Name: "bot", Body: []byte(`{"agent":{"name":"bot"}}`), CreatedAt: w.clock.Now()}))
 	before := w.View(agent(w.bot))

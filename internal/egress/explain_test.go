@@ -13,7 +13,7 @@ import (
 )
 
 func TestExplanationsNameTheRule(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	named := rule(policy.Allow, "a.example").of("acme", w.bot.ID)
 	named.Name = "the-rule"
 	w.add(named)
@@ -113,7 +113,7 @@ func (w *way) Reach(_ context.Context, to hostport.Endpoint, private netip.Addr,
 // An explanation is what the gateway would do, for that caller: the policy of a session with accounts, addresses inside, and
 // the private destinations of the configuration.
 func TestExplanationsAreOfTheWholeWayOut(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	to := new(way)
 	w.o.Way = to
 	for _, host := range []string{"inside.example", "lost.example", "10.0.0.9", "8.8.8.8"} {
@@ -173,7 +173,7 @@ func TestExplanationsAreOfTheWholeWayOut(t *testing.T) {
 
 // Asking does not use anything up.
 func TestExplainingUsesNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	r := rule(policy.Allow, "a.example").of("acme", w.bot.ID)
 	r.Once, r.ExpiresAt = true, w.clock.Now().Add(time.Hour)
 	w.add(r)

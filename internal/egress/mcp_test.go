@@ -8,7 +8,7 @@ import (
 )
 
 func TestMCPServersAreOfferedAsSettingsSay(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	offered := func(tenant, agent string, want ...string) {
 		t.Helper()
 		if got := w.MCPServers(tenant, agent); !slices.Equal(got, want) {

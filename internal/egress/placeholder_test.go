@@ -7,7 +7,7 @@ import (
 )
 
 func TestAPlaceholderStandsWhereACredentialMayBe(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	const host = "https://api.example.com"
 	for _, tt := range []struct {
 		url  string
@@ -42,7 +42,7 @@ func TestAPlaceholderStandsWhereACredentialMayBe(t *testing.T) {
 }
 
 func TestAPlaceholderStaysInTheBaseURL(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := service("telegram")
 	s.BaseURL, s.Inject, s.Allow = "https://API.example.com/bot%7bsecret%7d/", Injection{Type: InjectPath}, []Allowance{{Methods: []string{"GET"}, Path: "/*"}}
 	made, err := w.PutService(w.ctx, w.admin, s)

@@ -9,7 +9,7 @@ import (
 )
 
 func TestExecuteReachesAServiceWhereItsOperatorLeadsIt(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	if _, err := w.PutService(w.ctx, w.admin, Service{Meta: Meta{Tenant: "acme"}, Name: "git", Allow: []Allowance{{Path: "/**"}}, Inject: Injection{Type: InjectBearer},
 		Upstream: Upstream{BaseURL: "http://git.corp:8080/api", Address: netip.MustParseAddr("10.1.2.3")}}); err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 )
 
 func TestServicesThatMakeNoSense(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for name, tt := range map[string]struct {
 		change func(*Service)
 		code   string
@@ -100,7 +100,7 @@ func TestServicesThatMakeNoSense(t *testing.T) {
 }
 
 func TestRulesProvidersAndSettingsThatMakeNoSense(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	addRule := func(f func(*Rule)) error {
 		r := rule(policy.Allow, "a.example").of("acme", "")
 		f(&r)
@@ -166,7 +166,7 @@ func TestRulesProvidersAndSettingsThatMakeNoSense(t *testing.T) {
 }
 
 func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	_, err := w.PutService(w.ctx, w.admin, Service{Name: "A", Upstream: Upstream{BaseURL: "x"}, Scrub: "x", Env: map[string]string{"a": ""}})
 	for _, text := range []string{"name", "base_url", "scrub", "inject.type", "env"} {
 		if err == nil || !strings.Contains(err.Error(), text) {
@@ -190,7 +190,7 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 }
 
 func TestThereAreOnlySoManyOfEach(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	var entries []store.Entry
 	w.store.alter = func(real []store.Entry) []store.Entry { return append(real, entries...) }
 	now := w.clock.Now()
@@ -232,7 +232,7 @@ func TestThereAreOnlySoManyOfEach(t *testing.T) {
 
 // A kept entry is read back as it was, and nothing else is in it.
 func TestEntriesAreReadBack(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	r := rule(policy.Allow, "*.a.example").of("acme", w.bot.ID)
 	r.Methods, r.Path, r.Note, r.ExpiresAt = []string{"GET"}, policy.MustParsePath("/a/**"), "why", w.clock.Now().Add(time.Hour)
 	made := w.add(r)

@@ -19,7 +19,7 @@ import (
 )
 
 func TestNobodyReachesAnythingUntilSomebodyAllowsIt(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	bot := agent(w.bot)
 	w.want(bot, "a.example", false)
 	if w.View(bot).Tool("github").Decide(get("a.example", "/")).Allowed {
@@ -41,7 +41,7 @@ func TestNobodyReachesAnythingUntilSomebodyAllowsIt(t *testing.T) {
 
 // TestABrowserThatAnAgentOpensHasTheRulesOfTheAgent walks what can be said about it, for its tenant and for all.
 func TestABrowserThatAnAgentOpensHasTheRulesOfTheAgent(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	own, persons := clean1("acme", "s_1", w.bot.ID), clean1("acme", "s_2", "")
 	own.Base.Rules = append(own.Base.Rules, policy.Rule{Name: "wiki", Action: policy.Allow, Host: policy.MustParsePattern("wiki.test"), Ports: policy.Ports(8080)})
 	own.Base.Advice = Advice("bot")
@@ -91,7 +91,7 @@ func TestABrowserThatAnAgentOpensHasTheRulesOfTheAgent(t *testing.T) {
 }
 
 func TestWhomARuleIsFor(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	bot, twin, spy := agent(w.bot), agent(w.twin), agent(w.spy)
 	free, own, foreign := clean1("acme", "s_1", ""), clean1("acme", "s_2", w.bot.ID), clean1("beta", "s_1", "")
 	confined := Who{Tenant: "acme", Session: "s_3", Opener: w.bot.ID, Confined: true,
@@ -158,7 +158,7 @@ func TestWhomARuleIsFor(t *testing.T) {
 func TestOrderOfRules(t *testing.T) {
 	fixed := rule(policy.Allow, "fixed.example")
 	fixed.Name, fixed.Priority = "from-the-file", 100
-	w := newWorld(t, func(o *Options) { o.Fixed = []Rule{fixed} })
+	w := newFixture(t, func(o *Options) { o.Fixed = []Rule{fixed} })
 	bot := agent(w.bot)
 	first := func(host string) string { return w.View(bot).Proxy().Decide(ask(host, 443)).Rule }
 	named := func(r Rule, name string, priority int) Rule {
@@ -194,7 +194,7 @@ func TestOrderOfRules(t *testing.T) {
 }
 
 func TestTheBaseComesLast(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	who := clean1("acme", "s_1", "")
 	who.Base = policy.PublicWeb(policy.Rule{Name: "closed", Action: policy.Deny, Host: policy.MustParsePattern("a.example"), Ports: policy.Ports(443)})
 	who.Base.Advice = "ask nicely"
@@ -213,7 +213,7 @@ func TestTheBaseComesLast(t *testing.T) {
 
 // A base that changes under the same names is another base.
 func TestAnotherBaseIsSeen(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	who := clean1("acme", "s_1", "")
 	w.want(who, "a.example", true)
 	who.Base = policy.Only()
@@ -223,7 +223,7 @@ func TestAnotherBaseIsSeen(t *testing.T) {
 }
 
 func TestRulesExpireAtTheirTime(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	bot := agent(w.bot)
 	for i, d := range []time.Duration{time.Minute, time.Hour} {
 		r := rule(policy.Allow, fmt.Sprintf("e%d.example", i)).of("acme", w.bot.ID)
@@ -254,7 +254,7 @@ func TestRulesExpireAtTheirTime(t *testing.T) {
 }
 
 func TestTheSameRuleIsMadeOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	first := rule(policy.Allow, "a.example").of("acme", w.bot.ID)
 	first.Methods = []string{"get"}
 	first = w.add(first)
@@ -283,7 +283,7 @@ func TestTheSameRuleIsMadeOnce(t *testing.T) {
 
 // A machine may start with a clock that is days ahead, until NTP has set it.
 func TestARefusalOutlivesAClockThatIsAheadForAWhile(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	refusal := rule(policy.Deny, "a.example").of("acme", w.bot.ID)
 	refusal.ExpiresAt = w.clock.Now().Add(72 * time.Hour)
 	refusal = w.add(refusal)
@@ -298,7 +298,7 @@ func TestARefusalOutlivesAClockThatIsAheadForAWhile(t *testing.T) {
 }
 
 func TestAnotherProcessSeesChanges(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	other := w.another(func(o *Options) { o.Recheck = 5 * time.Millisecond })
 	bot := agent(w.bot)
 	r := w.add(rule(policy.Allow, "a.example").of("acme", w.bot.ID))
@@ -313,7 +313,7 @@ func TestAnotherProcessSeesChanges(t *testing.T) {
 
 // One that does not look for an hour looks when it is told to, and only then.
 func TestAnotherProcessSeesChangesWhenItIsToldToLook(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	told, untold := w.another(), w.another()
 	bot := agent(w.bot)
 	r := w.add(rule(policy.Allow, "a.example").of("acme", w.bot.ID))
@@ -332,7 +332,7 @@ func TestAnotherProcessSeesChangesWhenItIsToldToLook(t *testing.T) {
 
 // Lists have entries that this process has not heard of yet, and none that went with an agent.
 func TestListsAreOfNow(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	other, stale := w.another(), w.another()
 	lists := map[string]func() (int, error){
 		"rules":     func() (int, error) { l, err := other.Rules(w.ctx, w.operator, ""); return len(l), err },
@@ -368,7 +368,7 @@ func TestListsAreOfNow(t *testing.T) {
 }
 
 func TestStoreThatDoesNotAnswerDeniesAfterTenTimes(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Recheck = 2 * time.Millisecond })
+	w := newFixture(t, func(o *Options) { o.Recheck = 2 * time.Millisecond })
 	bot := agent(w.bot)
 	w.add(rule(policy.Allow, "a.example").of("acme", w.bot.ID))
 	taken := w.View(bot)
@@ -390,7 +390,7 @@ func TestStoreThatDoesNotAnswerDeniesAfterTenTimes(t *testing.T) {
 
 // The change may be the removal of a rule.
 func TestChangeThatCannotBeReadBackDeniesAll(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	bot := agent(w.bot)
 	r := w.add(rule(policy.Allow, "a.example").of("acme", w.bot.ID))
 	w.store.set("EntriesRevision", errDown)
@@ -399,7 +399,7 @@ func TestChangeThatCannotBeReadBackDeniesAll(t *testing.T) {
 }
 
 func TestWhoIsNobodyReachesNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.add(rule(policy.Allow, "*"))
 	open := policy.Policy{Default: policy.Allow}
 	for name, who := range map[string]Who{
@@ -414,7 +414,7 @@ func TestWhoIsNobodyReachesNothing(t *testing.T) {
 }
 
 func TestReportModeIsForTheProxyAndNotForConfinedSessions(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	put := func(s Settings) {
 		t.Helper()
 		_, err := w.PutSettings(w.ctx, w.admin, s)
@@ -441,7 +441,7 @@ func TestReportModeIsForTheProxyAndNotForConfinedSessions(t *testing.T) {
 }
 
 func TestRuleForOneUseGoesOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	other := w.another()
 	bot := agent(w.bot)
 	r := rule(policy.Allow, "a.example").of("acme", w.bot.ID)
@@ -482,7 +482,7 @@ func TestRuleForOneUseGoesOnce(t *testing.T) {
 
 // A name of an operator's cannot be that of a rule for one use.
 func TestNamesOfRulesAreUniqueInAPolicy(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, of := range []scope{{}, {"acme", ""}, {"acme", w.bot.ID}} {
 		for _, action := range []policy.Action{policy.Allow} {
 			r := rule(action, "a.example").of(of.tenant, of.agent)
@@ -538,7 +538,7 @@ func TestDamagedRows(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			fixed := rule(policy.Allow, "f.example")
 			fixed.Name, fixed.Priority = "from-the-file", 1
-			w := newWorld(t, func(o *Options) { o.Fixed = []Rule{fixed} })
+			w := newFixture(t, func(o *Options) { o.Fixed = []Rule{fixed} })
 			bot := agent(w.bot)
 			first := rule(policy.Allow, "a.example").of("acme", w.bot.ID)
 			first.Priority = 1
@@ -598,7 +598,7 @@ func TestDamagedRows(t *testing.T) {
 // A service says where its credential goes in. When it cannot be read, its name is not that of a mere secret, which agents put
 // where they say.
 func TestTheCredentialOfAServiceThatCannotBeReadIsNotUsed(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	_, err := w.PutSettings(w.ctx, w.admin, Settings{Meta: Meta{Tenant: "acme"}, Tools: []Tool{{URL: "https://t.example/**", Methods: []string{"GET"}}}})
 	w.must(err)
 	e := store.Entry{ID: "bad_1", Kind: kindService, Tenant: "acme", Agent: w.bot.ID, Name: "bad", Body: []byte(`{"more":1}`), CreatedAt: w.clock.Now()}
@@ -616,7 +616,7 @@ func TestTheCredentialOfAServiceThatCannotBeReadIsNotUsed(t *testing.T) {
 
 // An operator who repairs a row by hand does not count its version up.
 func TestBodyThatChangesUnderItsVersionIsSeen(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	r := w.add(rule(policy.Allow, "a.example").of("acme", w.bot.ID))
 	w.want(agent(w.bot), "a.example", true)
 	w.store.alter = func(entries []store.Entry) []store.Entry {
@@ -633,7 +633,7 @@ func TestBodyThatChangesUnderItsVersionIsSeen(t *testing.T) {
 }
 
 func TestServicesAndProvidersOfTheNarrowestScope(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	bot := agent(w.bot)
 	base := func(who Who) string {
 		s, _, _ := w.View(who).Service("github")
@@ -693,7 +693,7 @@ func TestServicesAndProvidersOfTheNarrowestScope(t *testing.T) {
 }
 
 func TestServiceAllowsNoMoreThanItSays(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := service("github")
 	s.Allow = []Allowance{{Methods: []string{"get"}, Path: "/repos/**"}, {Methods: []string{"POST"}, Path: "/graphql"}}
 	s.Address = netip.MustParseAddr("10.1.2.3")
@@ -743,7 +743,7 @@ func TestServiceAllowsNoMoreThanItSays(t *testing.T) {
 	}
 }
 
-func (w *world) ruleID(host string) string {
+func (w *fixture) ruleID(host string) string {
 	w.t.Helper()
 	rules, err := w.Rules(w.ctx, w.admin, "")
 	w.must(err)
@@ -757,7 +757,7 @@ func (w *world) ruleID(host string) string {
 }
 
 func TestToolsOfTheNarrowestSettings(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	bot := agent(w.bot)
 	may := func(service, method, path string) bool {
 		req := get("t.example", path)
@@ -805,7 +805,7 @@ func TestToolsOfTheNarrowestSettings(t *testing.T) {
 }
 
 func TestViewsAreBoundedAndShared(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.add(rule(policy.Allow, "a.example").of("acme", ""))
 	d := w.state.Load().decisions
 	one, two := w.View(agent(w.bot)), w.View(agent(w.twin))

@@ -25,7 +25,7 @@ func TestAnErrandThatWasForOneUseDoesNotFallBackToTheProxysRules(t *testing.T) {
 	s := web(t, func(http.ResponseWriter, *http.Request) { t.Error("a request left") })
 	may, _ := leading(t, "api.corp", s.Listener.Addr())
 	var asked atomic.Int32
-	w := newWorld(t, func(c *Config) {
+	w := newFixture(t, func(c *Config) {
 		c.Used = func(_ context.Context, rule string) (ok, once bool) { asked.Add(1); return rule != "private", true }
 		c.Policy = func(Caller) *policy.Compiled {
 			wide := private("api.corp", "127.0.0.1", uint16(s.Listener.Addr().(*net.TCPAddr).Port))
@@ -45,7 +45,7 @@ func TestAnErrandThatWasForOneUseDoesNotFallBackToTheProxysRules(t *testing.T) {
 // Asking costs the database and the operator something, so the rate comes first.
 func TestNobodyIsAskedForWhomTheRateIsUsedUp(t *testing.T) {
 	var asked atomic.Int32
-	w := newWorld(t, func(c *Config) {
+	w := newFixture(t, func(c *Config) {
 		c.Rates = func(Caller) Rates { r := DefaultRates(); r.Proxy = 2; return r }
 		c.Ask = func(context.Context, Caller, string) bool { asked.Add(1); return false }
 	})
@@ -68,7 +68,7 @@ func TestNobodyIsAskedForWhomTheRateIsUsedUp(t *testing.T) {
 // An agent that was given a new token has two for a while. Sending one and then the other does not pile up what is held.
 func TestOneConnectionHoldsOneToken(t *testing.T) {
 	keys := newKeyring(map[string]identity.Principal{"cjagt_one": agentToken("one", "t1"), "cjagt_new": agentToken("one", "t2")})
-	w := newWorld(t, func(c *Config) { c.Keys = keys })
+	w := newFixture(t, func(c *Config) { c.Keys = keys })
 	s := web(t, func(http.ResponseWriter, *http.Request) {})
 	w.public("example.com", "93.184.216.34", s.Listener.Addr())
 	w.admitAgent(jailA, "one", policy.PublicWeb())
@@ -95,7 +95,7 @@ func TestOneConnectionHoldsOneToken(t *testing.T) {
 
 // A record has room for so much: what a jail writes in the place of a method must not fill it, nor the log.
 func TestALongMethodIsCutInRecordsAndLogs(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := web(t, func(http.ResponseWriter, *http.Request) {})
 	w.public("example.com", "93.184.216.34", s.Listener.Addr())
 	w.admit(jailA, policy.PublicWeb())
@@ -132,7 +132,7 @@ func TestWhatNoRateBoundsDoesNotFillTheLog(t *testing.T) {
 	for name, header := range map[string]string{"too often": "", "a wrong token": "Proxy-Authorization: Bearer cjagt_wrong\r\n", "a stranger": ""} {
 		t.Run(name, func(t *testing.T) {
 			still := time.Now()
-			w := newWorld(t, func(c *Config) {
+			w := newFixture(t, func(c *Config) {
 				c.Rates = func(Caller) Rates { r := DefaultRates(); r.Proxy = 1; return r }
 				c.Keys = newKeyring(nil)
 				c.Now = func() time.Time { return still }
@@ -174,7 +174,7 @@ func TestAnOpenTunnelEndsWhenItsRuleLeadsElsewhereOrLooksCloser(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, change := changing(t, corp(func(*policy.Rule) {}))
-			w := newWorld(t, o)
+			w := newFixture(t, o)
 			w.admit(jailA, policy.Only())
 			c, from := w.connect(jailA, fmt.Sprintf("api.corp:%d", port))
 			said := func() bool {
@@ -201,7 +201,7 @@ func TestAnOpenTunnelEndsWhenItsRuleLeadsElsewhereOrLooksCloser(t *testing.T) {
 // goes over a connection on which nothing was sent whose end the server and the agent may see differently.
 func TestCredentialsDoNotFollowWhatAnAgentSentOnTheSameConnection(t *testing.T) {
 	still := time.Now()
-	w := newWorld(t, func(c *Config) { c.Now = func() time.Time { return still } })
+	w := newFixture(t, func(c *Config) { c.Now = func() time.Time { return still } })
 	var connections atomic.Int64
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }))
 	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
@@ -270,7 +270,7 @@ func TestTheLogQuotesNoAnswerToARequestWithACredential(t *testing.T) {
 		"in a header":  func(r *http.Request) { r.Header.Set("A", "sk-canary-1234") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			s := server(t, func(c *net.TCPConn) {
 				r, err := http.ReadRequest(bufio.NewReader(c))
 				if err != nil {
@@ -313,7 +313,7 @@ func TestTheLogQuotesNoAnswerToARequestWithACredential(t *testing.T) {
 // Requests that a surface refuses before it takes from the rate do not fill the audit log either.
 func TestRefusalsBeforeTheRateDoNotFillTheAuditLog(t *testing.T) {
 	still := time.Now()
-	w := newWorld(t, func(c *Config) { c.Now = func() time.Time { return still } })
+	w := newFixture(t, func(c *Config) { c.Now = func() time.Time { return still } })
 	h := w.g.Watched(SurfaceLLM, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		p := problem.New(r.URL.Query().Get("code"), "Do not.", "no")
 		NoteRefusal(r.Context(), p)
@@ -342,7 +342,7 @@ func TestRefusalsOfWhatIsNotDecidedAboutAreBoundByTheRate(t *testing.T) {
 		"a denied host":    "GET http://denied.example/ HTTP/1.1\r\nHost: denied.example\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, func(c *Config) {
+			w := newFixture(t, func(c *Config) {
 				c.Rates = func(Caller) Rates { r := DefaultRates(); r.Proxy = perMinute; return r }
 			})
 			w.admit(jailA, policy.Only())

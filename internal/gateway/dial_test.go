@@ -104,7 +104,7 @@ func (c countedClose) Close() error { c.n.Add(1); return nil }
 
 // An explanation gets the answer that a request would get, and nothing is sent for it.
 func TestReachSaysWhatARequestWouldBeTold(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.names.answers["open.example"] = [][]string{{"93.184.216.34"}}
 	w.names.answers["inside.example"] = [][]string{{"10.0.0.7"}}
 	for _, tt := range []struct {
@@ -138,7 +138,7 @@ func TestReachSaysWhatARequestWouldBeTold(t *testing.T) {
 }
 
 func TestTheCallerInASession(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for addr, session := range map[string]string{jailA: "s_1", jailB: ""} {
 		if err := w.g.Admit(netip.MustParseAddr(addr), Caller{Jail: addr, Session: session, Tenant: "acme", Confined: true, Policy: policy.Only()}); err != nil {
 			t.Fatal(err)

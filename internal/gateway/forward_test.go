@@ -80,7 +80,7 @@ func headerEnd(s string) bool { return strings.Contains(s, "\r\n\r\n") }
 const okAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
 
 func TestHopByHopAndProxyHeadersStayHere(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := newRawServer(t, okAnswer, headerEnd)
 	w.public("example.com", "93.184.216.34", s.Addr())
 	w.admit(jailA, policy.PublicWeb())
@@ -107,7 +107,7 @@ func TestHopByHopAndProxyHeadersStayHere(t *testing.T) {
 }
 
 func TestRequestSmugglingIsReframed(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := newRawServer(t, okAnswer, func(r string) bool { return strings.Contains(r, "0\r\n\r\n") })
 	w.public("example.com", "93.184.216.34", s.Addr())
 	w.admit(jailA, policy.PublicWeb())
@@ -145,7 +145,7 @@ func TestRequestSmugglingIsReframed(t *testing.T) {
 }
 
 func TestInterimResponsesAreDropped(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := newRawServer(t, "HTTP/1.1 103 Early Hints\r\nX-Early: 1\r\nProxy-Authenticate: Basic\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n"+
 		"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nProxy-Status: forged\r\nConnection: X-Gone\r\nX-Gone: 1\r\nX-Final: 1\r\n\r\nok", headerEnd)
 	w.public("example.com", "93.184.216.34", s.Addr())
@@ -162,7 +162,7 @@ func TestInterimResponsesAreDropped(t *testing.T) {
 }
 
 func TestRedirectsArePassedToTheClient(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	victim := untouched(t)
 	s := web(t, func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, fmt.Sprintf("http://127.0.0.1:%d/", victim.Port), http.StatusFound)
@@ -184,7 +184,7 @@ func TestBodiesAreNotDecoded(t *testing.T) {
 	z := gzip.NewWriter(&packed)
 	io.WriteString(z, strings.Repeat("text ", 1000))
 	z.Close()
-	w := newWorld(t)
+	w := newFixture(t)
 	s := web(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Encoding", "gzip")
 		w.Write(packed.Bytes())
@@ -198,7 +198,7 @@ func TestBodiesAreNotDecoded(t *testing.T) {
 }
 
 func TestUpstreamConnectionsAreNotShared(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	var mu sync.Mutex
 	peers := map[string]bool{}
 	s := web(t, func(w http.ResponseWriter, r *http.Request) {
@@ -255,7 +255,7 @@ func TestUpstreamConnectionsAreNotShared(t *testing.T) {
 }
 
 func TestUploadsAndStreamsPass(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	first := make(chan struct{})
 	s := web(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -300,7 +300,7 @@ func echoAfterUpgrade(w http.ResponseWriter, r *http.Request) {
 
 func TestWebSocketsPassWhenAllowed(t *testing.T) {
 	noSockets := policy.Rule{Name: "no-sockets", Action: policy.Deny, Host: policy.AnyHost(), Ports: policy.AnyPort(), Scheme: policy.WS}
-	w := newWorld(t)
+	w := newFixture(t)
 	s := web(t, echoAfterUpgrade)
 	w.public("example.com", "93.184.216.34", s.Listener.Addr())
 	w.admit(jailA, policy.PublicWeb())
@@ -330,7 +330,7 @@ func TestWebSocketsPassWhenAllowed(t *testing.T) {
 }
 
 func TestSilentUpstreamsEndInATimeout(t *testing.T) {
-	w := newWorld(t, withLimits(func(l *Limits) { l.IdleTimeout = 500 * time.Millisecond }))
+	w := newFixture(t, withLimits(func(l *Limits) { l.IdleTimeout = 500 * time.Millisecond }))
 	s := newRawServer(t, "", func(string) bool { return false })
 	w.public("example.com", "93.184.216.34", s.Addr())
 	w.admit(jailA, policy.PublicWeb())
@@ -341,7 +341,7 @@ func TestSilentUpstreamsEndInATimeout(t *testing.T) {
 }
 
 func TestStalledResponsesAreCut(t *testing.T) {
-	w := newWorld(t, withLimits(func(l *Limits) { l.IdleTimeout = 500 * time.Millisecond }))
+	w := newFixture(t, withLimits(func(l *Limits) { l.IdleTimeout = 500 * time.Millisecond }))
 	s := newRawServer(t, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbegin", headerEnd)
 	w.public("example.com", "93.184.216.34", s.Addr())
 	w.admit(jailA, policy.PublicWeb())
@@ -353,7 +353,7 @@ func TestStalledResponsesAreCut(t *testing.T) {
 }
 
 func TestHeadersAreBounded(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.public("example.com", "93.184.216.34", untouched(t))
 	w.admit(jailA, policy.PublicWeb())
 	resp, _ := w.raw(jailA, "GET http://example.com/ HTTP/1.1\r\nHost: example.com\r\nX: "+strings.Repeat("x", 80<<10)+"\r\n\r\n")
@@ -363,7 +363,7 @@ func TestHeadersAreBounded(t *testing.T) {
 }
 
 func TestSlowHeadersAreCut(t *testing.T) {
-	w := newWorld(t, withLimits(func(l *Limits) { l.HeaderTimeout = 50 * time.Millisecond }))
+	w := newFixture(t, withLimits(func(l *Limits) { l.HeaderTimeout = 50 * time.Millisecond }))
 	w.admit(jailA, policy.PublicWeb())
 	c := w.dial(jailA)
 	io.WriteString(c, "GET http://example.com/ HTTP/1.1\r\n")
@@ -373,7 +373,7 @@ func TestSlowHeadersAreCut(t *testing.T) {
 }
 
 func TestTooManyConnectionsAreTold(t *testing.T) {
-	w := newWorld(t, withLimits(func(l *Limits) { l.ConnectionsPerCaller = 2 }))
+	w := newFixture(t, withLimits(func(l *Limits) { l.ConnectionsPerCaller = 2 }))
 	w.admit(jailA, policy.PublicWeb())
 	w.admit(jailB, policy.PublicWeb())
 	for range 2 {

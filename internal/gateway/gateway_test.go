@@ -18,7 +18,7 @@ import (
 )
 
 func TestRequestsGoThroughEveryStepInOrder(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := web(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "hello from %s", r.Host) })
 	w.public("example.com", "93.184.216.34", s.Listener.Addr())
 	w.admit(jailA, policy.PublicWeb())
@@ -43,7 +43,7 @@ func TestRequestsGoThroughEveryStepInOrder(t *testing.T) {
 }
 
 func TestUnknownCallerGetsARefusalAndNothingElse(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	needLoopbacks(t)
 	w.public("example.com", "93.184.216.34", untouched(t))
 	for _, request := range []string{
@@ -62,7 +62,7 @@ func TestUnknownCallerGetsARefusalAndNothingElse(t *testing.T) {
 }
 
 func TestEachAddressHasItsOwnPolicy(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := web(t, func(http.ResponseWriter, *http.Request) {})
 	w.public("a.example", "93.184.216.1", s.Listener.Addr())
 	w.admit(jailA, webOnly("a.example", 80))
@@ -80,7 +80,7 @@ func TestEachAddressHasItsOwnPolicy(t *testing.T) {
 }
 
 func TestRefusedNamesAreNotResolved(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.public("secret-data.evil.example", "93.184.216.34", untouched(t))
 	w.admit(jailA, webOnly("good.example", 80, 443))
 	for _, request := range []string{
@@ -110,7 +110,7 @@ func TestRefusalCodesAreThoseOfTheProblemTable(t *testing.T) {
 	if string(policy.HostDenied) != problem.HostDenied || string(policy.PortDenied) != problem.PortDenied {
 		t.Error("policy and problem have different codes for the same refusal")
 	}
-	w := newWorld(t)
+	w := newFixture(t)
 	w.admit(jailA, policy.PublicWeb())
 	w.names.answers["private.example"] = [][]string{{"10.0.0.1"}}
 	for request, want := range map[string]string{
@@ -134,7 +134,7 @@ func TestRefusalCodesAreThoseOfTheProblemTable(t *testing.T) {
 }
 
 func TestRefusalsDoNotTellTheNetworkBehindThem(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.admit(jailA, policy.PublicWeb())
 	w.names.answers["private.example"] = [][]string{{"10.11.12.13"}}
 	for _, host := range []string{"private.example", "nowhere.example"} {
@@ -147,7 +147,7 @@ func TestRefusalsDoNotTellTheNetworkBehindThem(t *testing.T) {
 }
 
 func TestBrowsersGetAPageThatEscapesItsText(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.admit(jailA, policy.PublicWeb(policy.Rule{Name: "<script>", Action: policy.Deny, Host: policy.MustParsePattern("a.example"), Ports: policy.AnyPort()}))
 	resp, body := w.raw(jailA, "GET http://a.example/ HTTP/1.1\r\nHost: a.example\r\nAccept: text/html,*/*\r\n\r\n")
 	if resp.StatusCode != 403 || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/html") || !strings.Contains(body, "a.example") {
@@ -159,7 +159,7 @@ func TestBrowsersGetAPageThatEscapesItsText(t *testing.T) {
 }
 
 func TestPrivateNamesAndRebindingNeverReachALocalListener(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	victim := untouched(t)
 	s := web(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Connection", "close") })
 	port := uint16(victim.Port)
@@ -209,7 +209,7 @@ func TestPrivateNamesAndRebindingNeverReachALocalListener(t *testing.T) {
 func TestPrivateDestinationsNeedARuleThatNamesThem(t *testing.T) {
 	s := web(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "private") })
 	port := uint16(s.Listener.Addr().(*net.TCPAddr).Port)
-	w := newWorld(t)
+	w := newFixture(t)
 	w.names.answers["wiki.corp"] = [][]string{{"127.0.0.1"}}
 	w.admit(jailA, private("wiki.corp", "127.0.0.1", port))
 	w.admit(jailB, policy.Only(policy.Rule{Name: "all", Action: policy.Allow, Host: policy.AnyHost(), Ports: policy.AnyPort()}))
@@ -229,7 +229,7 @@ func TestPrivateDestinationsNeedARuleThatNamesThem(t *testing.T) {
 func TestTheGatewayIsNotReachedThroughItself(t *testing.T) {
 	ln := listenOn(t, "127.0.0.1:0")
 	port := uint16(ln.Addr().(*net.TCPAddr).Port)
-	w := newWorldOn(t, ln)
+	w := newFixtureOn(t, ln)
 	w.admit(jailA, private("gw.corp", "127.0.0.1", port))
 	resp, body := w.raw(jailA, fmt.Sprintf("CONNECT gw.corp:%d HTTP/1.1\r\nHost: x\r\n\r\n", port))
 	if code, _ := refusal(t, resp, body); code != problem.AddressDenied {
@@ -238,7 +238,7 @@ func TestTheGatewayIsNotReachedThroughItself(t *testing.T) {
 }
 
 func TestNothingIsDialledWithoutARecord(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.public("example.com", "93.184.216.34", untouched(t))
 	w.admit(jailA, policy.PublicWeb())
 	full := errors.New("disk full")
@@ -258,7 +258,7 @@ func TestNothingIsDialledWithoutARecord(t *testing.T) {
 }
 
 func TestUnreachableHostsAre502(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	refuses := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: int(testenv.FreePort(t))}
 	w.public("example.com", "93.184.216.34", refuses)
 	w.admit(jailA, policy.PublicWeb())
@@ -274,7 +274,7 @@ func TestUnreachableHostsAre502(t *testing.T) {
 }
 
 func TestOneLogLinePerDecision(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := web(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, strings.Repeat("x", 1000)) })
 	w.public("example.com", "93.184.216.34", s.Listener.Addr())
 	w.admit(jailA, policy.PublicWeb())

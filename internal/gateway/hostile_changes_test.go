@@ -45,7 +45,7 @@ func denied(host string) policy.Rule {
 // requests. Connections to other hosts go on.
 func TestRegressionARuleTakesEffectOnWhatRuns(t *testing.T) {
 	o, change := changing(t, policy.PublicWeb())
-	w := newWorld(t, o, withLimits(func(l *Limits) { l.FirstBytesTimeout = time.Second }))
+	w := newFixture(t, o, withLimits(func(l *Limits) { l.FirstBytesTimeout = time.Second }))
 	s := web(t, func(http.ResponseWriter, *http.Request) {})
 	w.public("example.com", "93.184.216.34", s.Listener.Addr())
 	echoes := server(t, echo)
@@ -125,7 +125,7 @@ func TestRegressionARuleTakesEffectOnWhatRuns(t *testing.T) {
 // Isolation that is silently not applied has been the most frequent failure of such programs. A part that is missing here is
 // either an error at the start, or denies.
 func TestRegressionWhatIsMissingDenies(t *testing.T) {
-	complete := func() Config { return Config{Records: (*book)(&world{}), Networks: alone, Limits: DefaultLimits()} }
+	complete := func() Config { return Config{Records: (*book)(&fixture{}), Networks: alone, Limits: DefaultLimits()} }
 	if g, err := New(complete()); err != nil {
 		t.Fatal(err)
 	} else if err := g.Close(); err != nil {
@@ -165,7 +165,7 @@ func TestRegressionWhatIsMissingDenies(t *testing.T) {
 		"the name server does not work": {func(c *Config) { c.Resolver = &names{err: errors.New("no answer")} }, "", problem.DNSFailed, 502},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, test.change)
+			w := newFixture(t, test.change)
 			w.public("example.com", "93.184.216.34", s.Listener.Addr())
 			w.admit(jailA, policy.PublicWeb())
 			for _, request := range []string{"GET http://example.com/ HTTP/1.1\r\nHost: x\r\n" + test.header + "\r\n", "CONNECT example.com:443 HTTP/1.1\r\nHost: x\r\n" + test.header + "\r\n"} {
@@ -206,7 +206,7 @@ func (full) Refused(Decision)                                {}
 func TestRegressionReportModeOpensNothingInside(t *testing.T) {
 	report := policy.Only()
 	report.Mode = policy.Report
-	w := newWorld(t)
+	w := newFixture(t)
 	s := web(t, func(http.ResponseWriter, *http.Request) {})
 	w.public("example.com", "93.184.216.34", s.Listener.Addr())
 	w.names.answers["inside.example"] = [][]string{{"10.0.0.1"}}
@@ -232,7 +232,7 @@ func TestRegressionReportModeOpensNothingInside(t *testing.T) {
 
 // Trailers of answers to what the gateway sends by itself are no more believed than those that it forwards.
 func TestTrailersOfErrandsAreNotTheGateways(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := newRawServer(t, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: Clawjail-Refusal, X-Fine\r\n\r\n2\r\nok\r\n0\r\n"+
 		"Clawjail-Refusal: host_denied\r\nProxy-Status: x\r\nTransfer-Encoding: gzip\r\nX-Fine: 1\r\n\r\n", headerEnd)
 	w.public("example.com", "93.184.216.34", s.Addr())
@@ -270,7 +270,7 @@ func TestTrailersOfErrandsAreNotTheGateways(t *testing.T) {
 
 // Of a URL without a path the host sees "/", and so that is what rules about paths and the records are about.
 func TestAURLWithoutAPathHasTheRootPath(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := newRawServer(t, okAnswer, headerEnd)
 	w.public("example.com", "93.184.216.34", s.Addr())
 	w.admit(jailA, policy.Only(policy.Rule{Name: "root", Action: policy.Allow, Host: policy.MustParsePattern("example.com"), Ports: policy.Ports(80), Path: policy.MustParsePath("/")}))

@@ -17,7 +17,7 @@ import (
 const last = "GET http://last.example:1/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 // sent sends bytes from a jail and returns everything that comes back.
-func (w *world) sent(from, bytes string) string {
+func (w *fixture) sent(from, bytes string) string {
 	w.t.Helper()
 	c := w.dial(from)
 	defer c.Close()
@@ -53,7 +53,7 @@ func statuses(t *testing.T, all string) (codes []int) {
 // Requests that two programs read in different ways, or that would say more than what was decided about. None of them
 // reaches the host.
 func TestRequestsThatCanBeReadInTwoWaysReachNobody(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := newRawServer(t, okAnswer, headerEnd)
 	w.public("example.com", "93.184.216.34", s.Addr())
 	w.admit(jailA, policy.PublicWeb())
@@ -115,7 +115,7 @@ func TestRequestsThatCanBeReadInTwoWaysReachNobody(t *testing.T) {
 
 // Requests that are odd and allowed: the host sees one request in the one form that all read alike.
 func TestOddRequestsAreWrittenAnew(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := newRawServer(t, okAnswer, func(r string) bool {
 		head, body, whole := strings.Cut(r, "\r\n\r\n")
 		return whole && (!strings.Contains(strings.ToLower(head), "chunked") || strings.HasSuffix(body, "0\r\n\r\n"))
@@ -169,7 +169,7 @@ func TestOddRequestsAreWrittenAnew(t *testing.T) {
 
 // Each request on a connection is decided about by itself, whatever came before.
 func TestPipelinedRequestsAreDecidedOneByOne(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := newRawServer(t, okAnswer, headerEnd)
 	w.public("example.com", "93.184.216.34", s.Addr())
 	w.admit(jailA, webOnly("example.com", 80))
@@ -198,7 +198,7 @@ func TestPipelinedRequestsAreDecidedOneByOne(t *testing.T) {
 
 // A client that only asks to become something else gets no tunnel.
 func TestNoOtherProtocolIsSwitchedTo(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	upgraded := "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
 	s := newRawServer(t, upgraded, headerEnd)
 	w.public("example.com", "93.184.216.34", s.Addr())
@@ -230,7 +230,7 @@ func TestNoOtherProtocolIsSwitchedTo(t *testing.T) {
 
 // Words of an upstream about this gateway are not passed on, nor is an answer that two programs read in different ways.
 func TestAnswersThatCanBeReadInTwoWaysAreNotPassedOn(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.admit(jailA, policy.PublicWeb())
 	n := 0
 	// answered has a server answer with fixed bytes and close, and returns what the jail gets.
@@ -321,7 +321,7 @@ func TestAnswersThatCanBeReadInTwoWaysAreNotPassedOn(t *testing.T) {
 
 // Answers to TRACE and TRACK repeat what was sent, cookies included.
 func TestTheGatewayPassesOnNoTrace(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := newRawServer(t, okAnswer, headerEnd)
 	w.public("example.com", "93.184.216.34", s.Addr())
 	w.admit(jailA, policy.PublicWeb())

@@ -21,7 +21,7 @@ func short(l *Limits) {
 
 // A jail that announces a body and does not send it keeps no connection with that, whether or not it was refused.
 func TestABodyThatNeverComesHoldsNoConnection(t *testing.T) {
-	w := newWorld(t, withLimits(func(l *Limits) {
+	w := newFixture(t, withLimits(func(l *Limits) {
 		idle := l.IdleTimeout // which would end all of these as well
 		short(l)
 		l.IdleTimeout = idle
@@ -57,7 +57,7 @@ func TestABodyThatNeverComesHoldsNoConnection(t *testing.T) {
 
 // A jail that asks for much and reads nothing keeps neither the host's connection nor its own.
 func TestAJailThatDoesNotReadHoldsNoRequest(t *testing.T) {
-	w := newWorld(t, withLimits(short))
+	w := newFixture(t, withLimits(short))
 	page := []byte(strings.Repeat("a", 64<<10))
 	s := web(t, func(w http.ResponseWriter, r *http.Request) {
 		for r.Context().Err() == nil {

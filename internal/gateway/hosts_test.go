@@ -12,7 +12,7 @@ import (
 )
 
 func TestHostsAreThoseThatASessionWasLetConnectTo(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := web(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "hello") })
 	for _, name := range []string{"b.example", "a.example", "denied.example"} {
 		w.public(name, "93.184.216.34", s.Listener.Addr())

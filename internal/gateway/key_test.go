@@ -91,7 +91,7 @@ func (k *keyring) open() int {
 }
 
 // admitAgent lets the jail of an agent in.
-func (w *world) admitAgent(addr, agent string, p policy.Policy) {
+func (w *fixture) admitAgent(addr, agent string, p policy.Policy) {
 	w.t.Helper()
 	needLoopbacks(w.t)
 	if err := w.g.Admit(netip.MustParseAddr(addr), Caller{Jail: "a" + addr, Agent: agent, Tenant: "default", Actor: "agent:" + agent, Policy: p}); err != nil {
@@ -108,7 +108,7 @@ func TestAddressAndTokenMustAgree(t *testing.T) {
 		"cjagt_one": agentToken("one", "t1"), "cjagt_two": agentToken("two", "t2"),
 		"cjop_boss": {Kind: identity.KindOperator, ID: "one", TokenID: "one"},
 	})
-	w := newWorld(t, func(c *Config) { c.Keys = keys })
+	w := newFixture(t, func(c *Config) { c.Keys = keys })
 	s := newRawServer(t, okAnswer, headerEnd)
 	w.public("example.com", "93.184.216.34", s.Addr())
 	w.admitAgent(jailA, "one", policy.PublicWeb())
@@ -157,7 +157,7 @@ func TestAddressAndTokenMustAgree(t *testing.T) {
 }
 
 // rawHead is raw for answers that may be the start of a tunnel.
-func (w *world) rawHead(from, request string) (*http.Response, string) {
+func (w *fixture) rawHead(from, request string) (*http.Response, string) {
 	w.t.Helper()
 	c := w.dial(from)
 	defer c.Close()
@@ -188,7 +188,7 @@ func TestTunnelsEndWithTheirTokenAndWithTheirAgent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			keys := newKeyring(map[string]identity.Principal{"cjagt_one": agentToken("one", "t1")})
-			w := newWorld(t, func(c *Config) { c.Keys = keys })
+			w := newFixture(t, func(c *Config) { c.Keys = keys })
 			w.public("example.com", "93.184.216.34", server(t, echo).Addr())
 			w.admitAgent(jailA, "one", policy.Policy{Default: policy.Deny, Rules: []policy.Rule{
 				{Name: "all", Action: policy.Allow, Host: policy.AnyHost(), Ports: policy.Ports(443), Opaque: true}}})
@@ -223,7 +223,7 @@ func TestTunnelsEndWithTheirTokenAndWithTheirAgent(t *testing.T) {
 
 func TestNothingIsHeldForConnectionsThatAreClosed(t *testing.T) {
 	keys := newKeyring(map[string]identity.Principal{"cjagt_one": agentToken("one", "t1")})
-	w := newWorld(t, func(c *Config) { c.Keys = keys })
+	w := newFixture(t, func(c *Config) { c.Keys = keys })
 	s := web(t, func(http.ResponseWriter, *http.Request) {})
 	w.public("example.com", "93.184.216.34", s.Listener.Addr())
 	w.admitAgent(jailA, "one", policy.PublicWeb())

@@ -29,7 +29,7 @@ func closedSoon(t *testing.T, what string, r io.Reader) {
 }
 
 func TestForgetClosesEverythingOfThatAddressAndNothingElse(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.public("tunnel.example", "93.184.216.1", server(t, echo).Addr())
 	began, finish := make(chan struct{}, 10), make(chan struct{})
 	s := web(t, func(rw http.ResponseWriter, r *http.Request) {
@@ -92,7 +92,7 @@ func TestForgetClosesEverythingOfThatAddressAndNothingElse(t *testing.T) {
 }
 
 func TestForgetOfAnEarlierJailLeavesTheOneThatHasItsAddress(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.admit(jailA, policy.PublicWeb())
 	for _, c := range []struct {
 		jail  string
@@ -108,7 +108,7 @@ func TestForgetOfAnEarlierJailLeavesTheOneThatHasItsAddress(t *testing.T) {
 }
 
 func TestAReusedAddressInheritsNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := web(t, func(http.ResponseWriter, *http.Request) {})
 	w.public("a.example", "93.184.216.1", s.Listener.Addr())
 	w.admit(jailA, webOnly("a.example", 80))
@@ -156,7 +156,7 @@ func (g *gatedListener) Accept() (net.Conn, error) {
 func TestForgetWaitsForConnectionsThatAreNotYetAccepted(t *testing.T) {
 	needLoopbacks(t)
 	gate := make(chan struct{})
-	w := newWorldOn(t, &gatedListener{listenOn(t, "127.0.0.1:0"), gate})
+	w := newFixtureOn(t, &gatedListener{listenOn(t, "127.0.0.1:0"), gate})
 	open := sync.OnceFunc(func() { close(gate) })
 	t.Cleanup(open)
 	w.public("example.com", "93.184.216.34", untouched(t))
@@ -199,7 +199,7 @@ func TestForgetEndsRequestsBeforeTheyAreDialledAndWaitsForThem(t *testing.T) {
 		"POST http://example.com/ HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n",
 	} {
 		asked, ended, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
-		w := newWorld(t, func(c *Config) {
+		w := newFixture(t, func(c *Config) {
 			c.Limits.ResolveTimeout = time.Hour
 			c.Resolver = resolverFunc(func(ctx context.Context) ([]netip.Addr, error) {
 				close(asked)
@@ -250,7 +250,7 @@ func (f resolverFunc) LookupNetIP(ctx context.Context, _, _ string) ([]netip.Add
 }
 
 func TestAConnectionMadeBeforeAdmissionStaysAStranger(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	needLoopbacks(t)
 	early := w.dial(jailA)
 	w.raw(jailA, "GET / HTTP/1.1\r\nHost: x\r\n\r\n") // the accept loop has passed early
@@ -271,7 +271,7 @@ func TestAConnectionMadeBeforeAdmissionStaysAStranger(t *testing.T) {
 }
 
 func TestStrangersCannotHoldManyConnections(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	needLoopbacks(t)
 	for range maxStrangers {
 		w.dial(stranger)
@@ -291,7 +291,7 @@ func TestStrangersCannotHoldManyConnections(t *testing.T) {
 }
 
 func TestAdmitRefusesWhatCannotBeAJail(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	good := Caller{Jail: "b1", Policy: policy.PublicWeb()}
 	for _, a := range []netip.Addr{{}, netip.IPv4Unspecified(), mustAddr("224.0.0.1"), mustAddr("fe80::1%eth0")} {
 		if err := w.g.Admit(a, good); err == nil {
@@ -317,7 +317,7 @@ func TestAdmitRefusesWhatCannotBeAJail(t *testing.T) {
 }
 
 func TestThePolicyCannotBeChangedAfterAdmission(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := web(t, func(http.ResponseWriter, *http.Request) {})
 	w.public("a.example", "93.184.216.1", s.Listener.Addr())
 	p := webOnly("b.example", 80)
@@ -333,7 +333,7 @@ func TestActivityFollowsTheBytes(t *testing.T) {
 	clock := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	now := func() time.Time { mu.Lock(); defer mu.Unlock(); return clock }
 	forward := func(d time.Duration) { mu.Lock(); defer mu.Unlock(); clock = clock.Add(d) }
-	w := newWorld(t, func(c *Config) { c.Now = now })
+	w := newFixture(t, func(c *Config) { c.Now = now })
 	w.public("example.com", "93.184.216.34", server(t, echo).Addr())
 	w.admit(jailA, opaque("example.com", 443))
 	start := now()
@@ -359,7 +359,7 @@ func TestActivityFollowsTheBytes(t *testing.T) {
 }
 
 func TestServeEndsWithItsContextAndTakesItsConnectionsAlong(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.public("example.com", "93.184.216.34", server(t, echo).Addr())
 	w.admit(jailA, opaque("example.com", 443))
 	_, first := w.connect(jailA, "example.com:443")
@@ -390,7 +390,7 @@ func TestServeEndsWithItsContextAndTakesItsConnectionsAlong(t *testing.T) {
 }
 
 func TestCloseEndsEverything(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.public("example.com", "93.184.216.34", server(t, echo).Addr())
 	w.admit(jailA, opaque("example.com", 443))
 	_, tunnel := w.connect(jailA, "example.com:443")
@@ -411,7 +411,7 @@ func TestCloseEndsEverything(t *testing.T) {
 }
 
 func TestManyAtOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	needLoopbacks(t)
 	s := web(t, func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, r.URL.Path) })
 	w.public("example.com", "93.184.216.34", s.Listener.Addr())

@@ -15,7 +15,7 @@ import (
 func TestOnlyAgentsReachWhatTheGatewayItselfAnswers(t *testing.T) {
 	ln := listenOn(t, "127.0.0.1:0")
 	port := ln.Addr().(*net.TCPAddr).Port
-	w := newWorldOn(t, ln, func(c *Config) {
+	w := newFixtureOn(t, ln, func(c *Config) {
 		c.Local = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprintf(w, "local %s for %s", r.URL.RequestURI(), CallerOf(r.Context()).Agent)
 		})

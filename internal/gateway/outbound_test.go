@@ -58,7 +58,7 @@ func finish(t testing.TB, resp *http.Response) string {
 }
 
 func TestAnErrandIsRecordedBeforeItIsDialled(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	var seen http.Header
 	s := web(t, func(w http.ResponseWriter, r *http.Request) {
 		seen = r.Header.Clone()
@@ -119,7 +119,7 @@ func TestAnErrandIsRecordedBeforeItIsDialled(t *testing.T) {
 }
 
 func TestErrandsThatAreRefusedSendNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	victim := untouched(t)
 	p := port(victim)
 	w.names.answers["inside.example"] = [][]string{{"127.0.0.1"}}
@@ -179,7 +179,7 @@ func TestAnErrandSpeaksTLSWithTrustedServersOnly(t *testing.T) {
 		"not trusted": {func(*Config) {}, problem.UpstreamFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, c.config)
+			w := newFixture(t, c.config)
 			may, _ := leading(t, "example.com", s.Listener.Addr()) // a name of the test certificate
 			resp, refusal := w.g.Send(t.Context(), OutboundRequest{Surface: SurfaceService, Permit: may,
 				Inject: func(*http.Request) error {
@@ -205,7 +205,7 @@ func TestAnErrandSpeaksTLSWithTrustedServersOnly(t *testing.T) {
 }
 
 // jailed is a context as a request from a jail has it.
-func (w *world) jailed(addr string) context.Context {
+func (w *fixture) jailed(addr string) context.Context {
 	w.g.mu.Lock()
 	defer w.g.mu.Unlock()
 	who := w.g.callers[netip.MustParseAddr(addr)]
@@ -213,7 +213,7 @@ func (w *world) jailed(addr string) context.Context {
 }
 
 func TestErrandsUseConnectionsAgainWithARecordEach(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	var connections atomic.Int64
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(w, r.Body) }))
 	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
@@ -264,7 +264,7 @@ func TestErrandsUseConnectionsAgainWithARecordEach(t *testing.T) {
 
 // TestRequestsSeenAreNeverMoreThanIntents has a server that takes requests and answers none.
 func TestRequestsSeenAreNeverMoreThanIntents(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	var seen atomic.Int64
 	s := web(t, func(w http.ResponseWriter, r *http.Request) {
 		if seen.Add(1)%2 == 0 {
@@ -313,7 +313,7 @@ func TestErrandsEndWhenTheyAreLateOrSilent(t *testing.T) {
 		}, OutboundRequest{Lifetime: time.Second}, ""}, // in which its header comes
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			release = make(chan struct{})
 			s := web(t, c.serve)
 			t.Cleanup(func() { close(release) }) // before the server is closed

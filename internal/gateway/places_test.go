@@ -15,7 +15,7 @@ import (
 // The jails of one tenant do not use up the connections of all: another tenant's get through, and so does another agent of theirs.
 func TestConnectionsOfATenantLeaveSomeToTheOthers(t *testing.T) {
 	// Of 20 connections a tenant has 16, and one agent 12. Two more may be told of it, of which a tenant has one.
-	w := newWorld(t, func(c *Config) { c.Connections, c.Tenants = 20, func() int { return 2 } })
+	w := newFixture(t, func(c *Config) { c.Connections, c.Tenants = 20, func() int { return 2 } })
 	needLoopbacks(t)
 	jails := map[string]Caller{
 		"127.0.0.11": {Jail: "one", Tenant: "acme", Agent: "ag_1", Actor: "agent:ag_1", Policy: policy.PublicWeb()},

@@ -40,7 +40,7 @@ func (c *clock) move(d time.Duration) {
 
 func TestTheSixtyFirstRequestOfAMinuteWaits(t *testing.T) {
 	at := newClock()
-	w := newWorld(t, func(c *Config) { c.Now = at.Now })
+	w := newFixture(t, func(c *Config) { c.Now = at.Now })
 	one, two := Caller{Agent: "one", Jail: "a1"}, Caller{Agent: "two", Jail: "a2"}
 	for n := range 60 {
 		if p := w.g.Take(one, SurfaceExecute); p != nil {
@@ -72,7 +72,7 @@ func TestTheSixtyFirstRequestOfAMinuteWaits(t *testing.T) {
 func TestAChangedRateCountsAtOnce(t *testing.T) {
 	at := newClock()
 	rates := DefaultRates()
-	w := newWorld(t, func(c *Config) { c.Now, c.Rates = at.Now, func(Caller) Rates { return rates } })
+	w := newFixture(t, func(c *Config) { c.Now, c.Rates = at.Now, func(Caller) Rates { return rates } })
 	one := Caller{Agent: "one"}
 	if p := w.g.Take(one, SurfaceExecute); p != nil {
 		t.Fatal(p)
@@ -88,7 +88,7 @@ func TestAChangedRateCountsAtOnce(t *testing.T) {
 
 func TestSilentCallersAreForgotten(t *testing.T) {
 	at := newClock()
-	w := newWorld(t, func(c *Config) { c.Now = at.Now })
+	w := newFixture(t, func(c *Config) { c.Now = at.Now })
 	for n := range 100 {
 		w.g.Take(Caller{Jail: fmt.Sprint(n)}, SurfaceForward)
 	}
@@ -105,7 +105,7 @@ func TestTheProxyObeysItsRate(t *testing.T) {
 	at := newClock()
 	rates := DefaultRates()
 	rates.Proxy = 2
-	w := newWorld(t, func(c *Config) { c.Now, c.Rates = at.Now, func(Caller) Rates { return rates } })
+	w := newFixture(t, func(c *Config) { c.Now, c.Rates = at.Now, func(Caller) Rates { return rates } })
 	s := web(t, func(http.ResponseWriter, *http.Request) {})
 	w.public("example.com", "93.184.216.34", s.Listener.Addr())
 	w.admit(jailA, policy.PublicWeb())
@@ -129,7 +129,7 @@ func TestTheProxyObeysItsRate(t *testing.T) {
 func TestOpenTunnelsAreBounded(t *testing.T) {
 	rates := DefaultRates()
 	rates.Tunnels = 2
-	w := newWorld(t, func(c *Config) { c.Rates = func(Caller) Rates { return rates } })
+	w := newFixture(t, func(c *Config) { c.Rates = func(Caller) Rates { return rates } })
 	w.public("example.com", "93.184.216.34", server(t, echo).Addr())
 	w.admit(jailA, policy.PublicWeb())
 	first, _ := w.connect(jailA, "example.com:443")

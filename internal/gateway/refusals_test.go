@@ -14,7 +14,7 @@ import (
 )
 
 func TestTheGatewaySaysWhyItRefusedAWay(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.admit(jailA, policy.Only(policy.Rule{Name: "lost", Action: policy.Allow, Host: pattern(t, "lost.example"), Ports: policy.Ports(443)}))
 	w.admit(jailB, policy.Only())
 	ask := func(target string) {

@@ -9,7 +9,7 @@ import (
 
 // An address is forgotten although nobody gets through to a relay's listener who only dials.
 func TestForgetSeesTheEndOfARelaysQueue(t *testing.T) {
-	w := newWorldOn(t, relays.Listen(listenOn(t, "127.0.0.1:0"), relays.NewKey(), 3000, nil))
+	w := newFixtureOn(t, relays.Listen(listenOn(t, "127.0.0.1:0"), relays.NewKey(), 3000, nil))
 	w.admit(jailA, policy.PublicWeb())
 	if err := w.g.Forget(mustAddr(jailA), ""); err != nil {
 		t.Fatal(err)

@@ -31,7 +31,7 @@ func TestOpenTunnelsEndWhenTheirRuleDoes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var now atomic.Pointer[policy.Compiled]
 			now.Store(permit(t, policy.Only(all)))
-			w := newWorld(t, func(o *Config) {
+			w := newFixture(t, func(o *Config) {
 				o.Policy = func(Caller) *policy.Compiled { return now.Load() }
 				o.Used = func(context.Context, string) (bool, bool) { return true, c.once }
 			})
@@ -67,7 +67,7 @@ func TestOpenTunnelsEndWhenTheirRuleDoes(t *testing.T) {
 func TestTunnelsAreReviewedByThemselves(t *testing.T) {
 	var now atomic.Pointer[policy.Compiled]
 	now.Store(permit(t, policy.PublicWeb()))
-	w := newWorld(t, func(o *Config) { o.Policy = func(Caller) *policy.Compiled { return now.Load() } })
+	w := newFixture(t, func(o *Config) { o.Policy = func(Caller) *policy.Compiled { return now.Load() } })
 	w.public("example.com", "93.184.216.34", server(t, echo).Addr())
 	w.admit(jailA, policy.Only())
 	conn, br := w.connect(jailA, "example.com:443")

@@ -22,7 +22,7 @@ import (
 // answer that a model thinks about.
 func TestWhatIsSilentIsNotDead(t *testing.T) {
 	const wait = 100 * time.Millisecond
-	w := newWorld(t, withLimits(func(l *Limits) { l.BodyTimeout, l.FirstBytesTimeout = wait, wait }))
+	w := newFixture(t, withLimits(func(l *Limits) { l.BodyTimeout, l.FirstBytesTimeout = wait, wait }))
 	think := make(chan struct{})
 	site := web(t, func(rw http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -82,7 +82,7 @@ func TestWhatIsSilentIsNotDead(t *testing.T) {
 // was busy within the last minute does not.
 func TestASilentTunnelMakesRoom(t *testing.T) {
 	var passed atomic.Int64
-	w := newWorld(t, func(c *Config) {
+	w := newFixture(t, func(c *Config) {
 		c.Now = func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
 		c.Rates = func(Caller) Rates { r := DefaultRates(); r.Tunnels = 2; return r }
 	})
@@ -132,7 +132,7 @@ func TestASilentTunnelMakesRoom(t *testing.T) {
 // Tunnels are counted by agent, so that those of its other jails make room as well, and those of others do not.
 func TestASilentTunnelOfAnotherJailOfTheAgentMakesRoom(t *testing.T) {
 	var passed atomic.Int64
-	w := newWorld(t, func(c *Config) {
+	w := newFixture(t, func(c *Config) {
 		c.Now = func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
 		c.Rates = func(Caller) Rates { r := DefaultRates(); r.Tunnels = 1; return r }
 	})

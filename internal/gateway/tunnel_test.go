@@ -24,7 +24,7 @@ import (
 )
 
 // connect opens a tunnel and returns it after the 200.
-func (w *world) connect(from, target string) (*net.TCPConn, *bufio.Reader) {
+func (w *fixture) connect(from, target string) (*net.TCPConn, *bufio.Reader) {
 	w.t.Helper()
 	c := w.dial(from)
 	fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", target, target)
@@ -67,7 +67,7 @@ func server(t *testing.T, handle func(*net.TCPConn)) net.Listener {
 func echo(c *net.TCPConn) { _, _ = io.Copy(c, c) }
 
 // lastCode waits for the log line of a finished exchange and returns it.
-func (w *world) lastLine(part string) string {
+func (w *fixture) lastLine(part string) string {
 	w.t.Helper()
 	var line string
 	testenv.Eventually(w.t, patience, func() bool {
@@ -89,7 +89,7 @@ func tlsServer(t *testing.T) *httptest.Server {
 }
 
 func TestHTTPSWorksThroughATunnel(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := tlsServer(t)
 	w.public("example.com", "93.184.216.34", s.Listener.Addr())
 	w.admit(jailA, policy.PublicWeb())
@@ -112,7 +112,7 @@ func TestHTTPSWorksThroughATunnel(t *testing.T) {
 
 // hello opens a tunnel, sends bytes, and returns the first byte that comes back;
 // 22 is the server's handshake, 21 an alert.
-func (w *world) hello(target string, data []byte) byte {
+func (w *fixture) hello(target string, data []byte) byte {
 	w.t.Helper()
 	c, br := w.connect(jailA, target)
 	defer c.Close()
@@ -127,7 +127,7 @@ func (w *world) hello(target string, data []byte) byte {
 }
 
 func TestTheServerNameMustBeTheTunnelsHost(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	reached := make(chan struct{}, 100)
 	s := server(t, func(c *net.TCPConn) {
 		if n, _ := c.Read(make([]byte, 1)); n > 0 {
@@ -185,7 +185,7 @@ func TestTheServerNameMustBeTheTunnelsHost(t *testing.T) {
 }
 
 func TestTLSClientsSeeAnAlertWhenTheyAreRefused(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.public("example.com", "93.184.216.34", server(t, echo).Addr())
 	w.admit(jailA, policy.PublicWeb())
 	c, _ := w.connect(jailA, "example.com:443")
@@ -196,7 +196,7 @@ func TestTLSClientsSeeAnAlertWhenTheyAreRefused(t *testing.T) {
 }
 
 func TestSilentTunnelsAreEnded(t *testing.T) {
-	w := newWorld(t, withLimits(func(l *Limits) { l.FirstBytesTimeout = 250 * time.Millisecond }))
+	w := newFixture(t, withLimits(func(l *Limits) { l.FirstBytesTimeout = 250 * time.Millisecond }))
 	w.public("example.com", "93.184.216.34", server(t, echo).Addr())
 	w.admit(jailA, policy.PublicWeb())
 	for _, sent := range []string{"", "\x16\x03"} {
@@ -210,7 +210,7 @@ func TestSilentTunnelsAreEnded(t *testing.T) {
 }
 
 func TestSchemeRulesHoldInsideTunnels(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := web(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "plain") })
 	w.public("example.com", "93.184.216.34", s.Listener.Addr())
 	rule := policy.Rule{Name: "tls-only", Action: policy.Allow, Host: policy.AnyHost(), Ports: policy.Ports(443), Scheme: policy.HTTPS}
@@ -232,7 +232,7 @@ func TestSchemeRulesHoldInsideTunnels(t *testing.T) {
 }
 
 func TestPlainHTTPInATunnelIsHeldToItsHost(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := newRawServer(t, okAnswer, headerEnd)
 	w.public("example.com", "93.184.216.34", s.Addr())
 	noPost := policy.Rule{Name: "no-put", Action: policy.Deny, Host: policy.AnyHost(), Ports: policy.Ports(8080), Scheme: policy.HTTP, Methods: []string{"PUT"}}
@@ -277,7 +277,7 @@ func TestPlainHTTPInATunnelIsHeldToItsHost(t *testing.T) {
 }
 
 func TestWebSocketsWorkInsideATunnel(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := web(t, echoAfterUpgrade)
 	w.public("example.com", "93.184.216.34", s.Listener.Addr())
 	w.admit(jailA, policy.PublicWeb())
@@ -295,7 +295,7 @@ func TestWebSocketsWorkInsideATunnel(t *testing.T) {
 }
 
 func TestOtherProtocolsNeedAnOpaqueRule(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := server(t, func(c *net.TCPConn) { // speaks first, as SSH does
 		io.WriteString(c, "SSH-2.0-server\r\n")
 		echo(c)
@@ -315,7 +315,7 @@ func TestOtherProtocolsNeedAnOpaqueRule(t *testing.T) {
 }
 
 func TestBytesSentTogetherWithConnectArePassedOn(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.public("example.com", "93.184.216.34", server(t, echo).Addr())
 	w.admit(jailA, opaque("example.com", 443))
 	c := w.dial(jailA)
@@ -331,7 +331,7 @@ func TestBytesSentTogetherWithConnectArePassedOn(t *testing.T) {
 }
 
 func TestHalfCloseReachesTheOtherSide(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := server(t, func(c *net.TCPConn) {
 		question, _ := io.ReadAll(c) // ends only with the client's half
 		fmt.Fprintf(c, "you said %d bytes", len(question))
@@ -350,7 +350,7 @@ func TestHalfCloseReachesTheOtherSide(t *testing.T) {
 
 func TestLargeTransfersArriveWhole(t *testing.T) {
 	const size = 24 << 20
-	w := newWorld(t)
+	w := newFixture(t)
 	w.public("example.com", "93.184.216.34", server(t, echo).Addr())
 	w.admit(jailA, opaque("example.com", 443))
 	c, br := w.connect(jailA, "example.com:443")
@@ -382,7 +382,7 @@ func TestLargeTransfersArriveWhole(t *testing.T) {
 }
 
 func TestIdleTunnelsEndAndBusyOnesDoNot(t *testing.T) {
-	w := newWorld(t, withLimits(func(l *Limits) { l.IdleTimeout = time.Second }))
+	w := newFixture(t, withLimits(func(l *Limits) { l.IdleTimeout = time.Second }))
 	w.public("example.com", "93.184.216.34", server(t, echo).Addr())
 	w.admit(jailA, opaque("example.com", 443))
 	_, idle := w.connect(jailA, "example.com:443")
@@ -408,7 +408,7 @@ func TestIdleTunnelsEndAndBusyOnesDoNot(t *testing.T) {
 }
 
 func TestLifetimeEndsBusyTunnels(t *testing.T) {
-	w := newWorld(t, withLimits(func(l *Limits) { l.Lifetime = 200 * time.Millisecond }))
+	w := newFixture(t, withLimits(func(l *Limits) { l.Lifetime = 200 * time.Millisecond }))
 	w.public("example.com", "93.184.216.34", server(t, echo).Addr())
 	w.admit(jailA, opaque("example.com", 443))
 	c, br := w.connect(jailA, "example.com:443")
@@ -427,7 +427,7 @@ func TestLifetimeEndsBusyTunnels(t *testing.T) {
 }
 
 func TestAPeerThatDoesNotReadIsCutWhenIdle(t *testing.T) {
-	w := newWorld(t, withLimits(func(l *Limits) { l.IdleTimeout = 150 * time.Millisecond }))
+	w := newFixture(t, withLimits(func(l *Limits) { l.IdleTimeout = 150 * time.Millisecond }))
 	release := make(chan struct{})
 	w.public("example.com", "93.184.216.34", server(t, func(*net.TCPConn) { <-release }).Addr())
 	t.Cleanup(func() { close(release) })
@@ -444,7 +444,7 @@ func TestAPeerThatDoesNotReadIsCutWhenIdle(t *testing.T) {
 }
 
 func TestIdleTunnelsHoldNoBuffers(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.public("example.com", "93.184.216.34", server(t, echo).Addr())
 	w.admit(jailA, opaque("example.com", 443))
 	for range 3 {

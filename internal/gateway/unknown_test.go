@@ -18,7 +18,7 @@ import (
 
 // keeper knows addresses that the gateway does not.
 type keeper struct {
-	w     *world
+	w     *fixture
 	known map[string]policy.Policy
 	asked atomic.Int64
 	hold  chan struct{} // answers wait for it, if there is one
@@ -40,15 +40,15 @@ func (k *keeper) ask(ctx context.Context, addr netip.Addr) bool {
 	return known
 }
 
-func newKeeperWorld(t *testing.T, known map[string]policy.Policy, options ...option) (*world, *keeper) {
+func newKeeperFixture(t *testing.T, known map[string]policy.Policy, options ...option) (*fixture, *keeper) {
 	t.Helper()
 	k := &keeper{known: known}
-	k.w = newWorld(t, append(options, func(c *Config) { c.Unknown = k.ask })...)
+	k.w = newFixture(t, append(options, func(c *Config) { c.Unknown = k.ask })...)
 	return k.w, k
 }
 
 // unknown is how many connections of addresses that are not admitted are counted.
-func (w *world) strangers() (n int) {
+func (w *fixture) strangers() (n int) {
 	w.g.mu.Lock()
 	defer w.g.mu.Unlock()
 	for l := range w.g.listeners {
@@ -62,7 +62,7 @@ func (w *world) strangers() (n int) {
 func TestAnAddressThatIsNotKnownIsAskedAboutBeforeItIsRefused(t *testing.T) {
 	needLoopbacks(t)
 	s := web(t, func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "hello") })
-	w, k := newKeeperWorld(t, map[string]policy.Policy{jailA: policy.PublicWeb()})
+	w, k := newKeeperFixture(t, map[string]policy.Policy{jailA: policy.PublicWeb()})
 	w.public("web.example", "93.184.216.2", s.Listener.Addr())
 	resp, body := w.raw(jailA, "GET http://web.example/ HTTP/1.1\r\nHost: web.example\r\n\r\n")
 	if resp.StatusCode != http.StatusOK || body != "hello" || !resp.Close {
@@ -84,7 +84,7 @@ func TestAnAddressThatIsNotKnownIsAskedAboutBeforeItIsRefused(t *testing.T) {
 func TestAStrangerThatNobodyKnowsIsRefusedAndNotAskedAboutAgainAtOnce(t *testing.T) {
 	needLoopbacks(t)
 	var now atomic.Int64
-	w, k := newKeeperWorld(t, nil, func(c *Config) {
+	w, k := newKeeperFixture(t, nil, func(c *Config) {
 		c.Now = func() time.Time { return time.Unix(1_800_000_000, now.Load()) }
 	})
 	for range 3 {
@@ -106,7 +106,7 @@ func TestAStrangerThatNobodyKnowsIsRefusedAndNotAskedAboutAgainAtOnce(t *testing
 
 func TestOneQuestionIsForAllThatWait(t *testing.T) {
 	needLoopbacks(t)
-	w, k := newKeeperWorld(t, nil)
+	w, k := newKeeperFixture(t, nil)
 	k.hold = make(chan struct{})
 	var all sync.WaitGroup
 	for range 5 {
@@ -126,7 +126,7 @@ func TestOneQuestionIsForAllThatWait(t *testing.T) {
 
 func TestForgettingEndsWhatAStrangerHasOpenSinceItWasKnown(t *testing.T) {
 	needLoopbacks(t)
-	w, _ := newKeeperWorld(t, map[string]policy.Policy{jailA: policy.PublicWeb(policy.Rule{Name: "raw", Action: policy.Allow,
+	w, _ := newKeeperFixture(t, map[string]policy.Policy{jailA: policy.PublicWeb(policy.Rule{Name: "raw", Action: policy.Allow,
 		Host: policy.MustParsePattern("tunnel.example"), Ports: policy.Ports(443), Opaque: true})})
 	w.public("tunnel.example", "93.184.216.1", server(t, echo).Addr())
 	began, finish := make(chan struct{}), make(chan struct{})

@@ -80,7 +80,7 @@ func TestABodyThatAServerLeavesUnreadIsNoRequest(t *testing.T) {
 		for _, chunked := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s chunked %t", method, chunked), func(t *testing.T) {
 				site, seen := lazySite(t)
-				w := newWorld(t)
+				w := newFixture(t)
 				w.admit("127.0.0.1", private("lazy.test", "127.0.0.1", uint16(site.(*net.TCPAddr).Port)))
 				inner := "POST /inner HTTP/1.1\r\nHost: lazy.test\r\nContent-Length: 0\r\n\r\n"
 				frame, body := fmt.Sprintf("Content-Length: %d", len(inner)), inner

@@ -19,7 +19,7 @@ import (
 // Each connection is asked about once, before its first request is done. One that is refused reaches nobody, by whatever
 // kind of request, and those that were asked about before go on.
 func TestEachConnectionIsVettedOnceBeforeAnythingIsDone(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	visits := new(atomic.Int64)
 	s := web(t, func(rw http.ResponseWriter, r *http.Request) { visits.Add(1) })
 	w.public("web.example", "93.184.216.2", s.Listener.Addr())

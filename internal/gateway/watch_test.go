@@ -11,7 +11,7 @@ import (
 )
 
 func TestWhatASurfaceRefusesIsOnRecordOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := web(t, func(http.ResponseWriter, *http.Request) {})
 	may, _ := leading(t, "api.corp", s.Listener.Addr())
 	send := func(r *http.Request, permit *policy.Compiled) *problem.Error {

@@ -7,7 +7,7 @@ import (
 
 // BenchmarkUse is a grant's use alone, on SQLite on this disk: verify, look up, take. Issuing is not counted.
 func BenchmarkUse(b *testing.B) {
-	w := newWorld(b)
+	w := newFixture(b)
 	var ready []Token
 	for b.Loop() {
 		if len(ready) == 0 {
@@ -27,7 +27,7 @@ func BenchmarkUse(b *testing.B) {
 }
 
 func BenchmarkVerify(b *testing.B) {
-	w := newWorld(b)
+	w := newFixture(b)
 	token, _ := w.issue()
 	for b.Loop() {
 		if _, err := w.Verify(b.Context(), token, want()); err != nil {

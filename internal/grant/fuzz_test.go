@@ -7,7 +7,7 @@ import (
 )
 
 func FuzzToken(f *testing.F) {
-	w := newWorld(f)
+	w := newFixture(f)
 	token, _ := w.issue()
 	f.Add(token.Reveal())
 	f.Add("v4.public.AAAA.e30")
@@ -38,7 +38,7 @@ func FuzzKeyFile(f *testing.F) {
 }
 
 func FuzzDomain(f *testing.F) {
-	w := newWorld(f)
+	w := newFixture(f)
 	for _, seed := range []string{"example.com", "*.example.com", "com", "1.2.3.4", "[::1]", "bücher.example", "a..b", "example.com."} {
 		f.Add(seed)
 	}

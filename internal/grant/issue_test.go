@@ -17,7 +17,7 @@ import (
 )
 
 func TestIssuedGrantIsWhatWasAskedFor(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	token, g := w.issue(func(r *Request) {
 		r.Domains = []string{"Example.com.", "EXAMPLE.org", "example.com"}
 		r.EgressDomains = []string{"static.cdn.net", "fonts.example.net"}
@@ -70,7 +70,7 @@ func TestIssuedGrantIsWhatWasAskedFor(t *testing.T) {
 }
 
 func TestDefaultsOfAGrant(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	_, g := w.issue(func(r *Request) { r.TTL = 0 })
 	if g.Access != "tools" || g.ExpiresAt.Sub(g.IssuedAt) != 10*time.Minute || g.Origin != "" || len(g.EgressDomains) != 0 {
 		t.Errorf("got %+v", g)
@@ -121,7 +121,7 @@ func TestRefusedRequests(t *testing.T) {
 		{"no operator", func(r *Request) { r.Operator = "" }, problem.BadRequest, "operator"},
 		{"odd origin", func(r *Request) { r.Origin = "s 1\n" }, problem.BadRequest, "origin"},
 	}
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := request()
@@ -151,7 +151,7 @@ func TestRefusedRequests(t *testing.T) {
 }
 
 func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	_, _, err := w.Issue(t.Context(), Request{Domains: []string{"*.example.com", "com"}, TTL: -1, Access: "all"})
 	var many *problem.ValidationError
 	if !errors.As(err, &many) || len(many.Flaws) != 6 {
@@ -160,7 +160,7 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 }
 
 func TestNothingIsIssuedWithoutARecord(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.log.Fail(errPlanted)
 	if _, _, err := w.Issue(t.Context(), request()); !errors.Is(err, errPlanted) {
 		t.Errorf("got %v", err)
@@ -178,7 +178,7 @@ func (full) CreateGrant(context.Context, store.Grant) error { return errPlanted 
 func (full) RevokeGrant(context.Context, string, string, time.Time) error { return errPlanted }
 
 func TestIssueThatFailsSaysSo(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	o := w.options()
 	o.Store = full{w.store}
 	i, err := New(o)
@@ -202,7 +202,7 @@ func TestIssueThatFailsSaysSo(t *testing.T) {
 }
 
 func TestRevoke(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	token, g := w.issue()
 	for _, tenant := range []string{"other", "nobody"} {
 		if _, err := w.Revoke(t.Context(), tenant, g.ID, "operator:x"); problem.CodeOf(err) != problem.NotFound {
@@ -235,7 +235,7 @@ func TestRevoke(t *testing.T) {
 
 // Ending is exempt from the rule that nothing happens without a record.
 func TestRevokeHappensWithoutARecord(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	token, g := w.issue()
 	w.log.Fail(errPlanted)
 	if _, err := w.Revoke(t.Context(), "", g.ID, "admin"); err != nil {
@@ -249,7 +249,7 @@ func TestRevokeHappensWithoutARecord(t *testing.T) {
 }
 
 func TestListIsOfOneTenant(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	_, a := w.issue()
 	w.clock.move(time.Second)
 	_, b := w.issue(func(r *Request) { r.Tenant = "other" })
@@ -288,7 +288,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	if !errors.As(err, &many) || len(many.Flaws) != 9 {
 		t.Errorf("got %v", err)
 	}
-	w := newWorld(t)
+	w := newFixture(t)
 	for name, change := range map[string]func(*Limits){
 		"max above the most": func(l *Limits) { l.MaxTTL = MaxTTL + 1 },
 		"default above max":  func(l *Limits) { l.MaxTTL, l.DefaultTTL = time.Minute, time.Hour },

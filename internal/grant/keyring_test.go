@@ -148,7 +148,7 @@ func must(t *testing.T, err error) {
 }
 
 func TestRotationKeepsGrantsGood(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	// Another process with the same key file.
 	second, err := OpenKeyring(w.keys.path, w.clock.now)
 	if err != nil {
@@ -195,7 +195,7 @@ func TestRotationKeepsGrantsGood(t *testing.T) {
 // A key verifies for as long as a grant may live, and no longer: a token with a longer life, which only somebody
 // with the key could have made, ends with it.
 func TestOldKeyVerifiesNoLonger(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	forever := Grant{
 		ID: "g_forever", Tenant: "default", Domains: []string{"example.com"}, Access: "tools", Operator: "operator:o1",
 		IssuedAt: noon, NotBefore: noon, ExpiresAt: noon.Add(1000 * time.Hour),
@@ -252,7 +252,7 @@ func TestRotationsAtTheSameTimeLoseNoKey(t *testing.T) {
 
 // The file that goes bad while the program runs stops grants, and is not overwritten.
 func TestKeyFileThatGoesBadStopsGrants(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	token, _ := w.issue()
 	good, err := os.ReadFile(w.keys.path)
 	must(t, err)
@@ -271,7 +271,7 @@ func TestKeyFileThatGoesBadStopsGrants(t *testing.T) {
 }
 
 func TestKeysAreNotPrinted(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	data, err := os.ReadFile(w.keys.path)
 	must(t, err)
 	seed := string(data)[strings.Index(string(data), `"seed": "`)+9:][:64]

@@ -16,7 +16,7 @@ import (
 )
 
 // agent makes one.
-func (w *world) agent(tenant, id, name string) {
+func (w *fixture) agent(tenant, id, name string) {
 	w.t.Helper()
 	if err := w.store.CreateAgent(context.Background(), store.Agent{ID: id, Tenant: tenant, Name: name, CreatedAt: noon}); err != nil {
 		w.t.Fatal(err)
@@ -34,7 +34,7 @@ func asking() Want {
 	return w
 }
 
-func (w *world) allow(change ...func(*PermissionRequest)) Permission {
+func (w *fixture) allow(change ...func(*PermissionRequest)) Permission {
 	w.t.Helper()
 	r := permitting()
 	for _, c := range change {
@@ -48,7 +48,7 @@ func (w *world) allow(change ...func(*PermissionRequest)) Permission {
 }
 
 // open is what a session does: it looks, and then uses what it saw.
-func (w *world) open(want Want) (Grant, error) {
+func (w *fixture) open(want Want) (Grant, error) {
 	s, err := w.Permitted(context.Background(), want)
 	if err != nil {
 		return Grant{}, err
@@ -56,7 +56,7 @@ func (w *world) open(want Want) (Grant, error) {
 	return w.UsePermissions(context.Background(), s, want)
 }
 
-func (w *world) opens(want Want) Grant {
+func (w *fixture) opens(want Want) Grant {
 	w.t.Helper()
 	g, err := w.open(want)
 	if err != nil {
@@ -65,7 +65,7 @@ func (w *world) opens(want Want) Grant {
 	return g
 }
 
-func (w *world) notAllowed(what string, want Want, says string) {
+func (w *fixture) notAllowed(what string, want Want, says string) {
 	w.t.Helper()
 	_, err := w.open(want)
 	if problem.CodeOf(err) != problem.AccountNotAllowed || !strings.Contains(err.Error(), says) {
@@ -76,8 +76,8 @@ func (w *world) notAllowed(what string, want Want, says string) {
 	}
 }
 
-func newAgents(t testing.TB) *world {
-	w := newWorld(t)
+func newAgents(t testing.TB) *fixture {
+	w := newFixture(t)
 	w.agent(store.DefaultTenant, "a1", "shopper")
 	w.agent(store.DefaultTenant, "a2", "buyer")
 	w.agent("other", "a3", "shopper")
@@ -151,36 +151,36 @@ func TestPermissionEndsByTimeNumberHoursAndHand(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*PermissionRequest)
 		good   int // uses at noon
-		then   func(w *world, p Permission)
+		then   func(w *fixture, p Permission)
 		says   string
 	}{
-		"time":   {func(r *PermissionRequest) { r.For = time.Hour }, 1, func(w *world, _ Permission) { w.clock.move(time.Hour) }, "ended at"},
-		"number": {func(r *PermissionRequest) { r.Times = &three }, 3, func(*world, Permission) {}, "as often as"},
-		"hours":  {func(r *PermissionRequest) { r.Hours = "08-18" }, 1, func(w *world, _ Permission) { w.clock.move(6 * time.Hour) }, "(UTC)"},
-		"night":  {func(r *PermissionRequest) { r.Hours = "22-13" }, 1, func(w *world, _ Permission) { w.clock.move(time.Hour) }, "(UTC)"},
-		"hand": {func(*PermissionRequest) {}, 1, func(w *world, p Permission) {
+		"time":   {func(r *PermissionRequest) { r.For = time.Hour }, 1, func(w *fixture, _ Permission) { w.clock.move(time.Hour) }, "ended at"},
+		"number": {func(r *PermissionRequest) { r.Times = &three }, 3, func(*fixture, Permission) {}, "as often as"},
+		"hours":  {func(r *PermissionRequest) { r.Hours = "08-18" }, 1, func(w *fixture, _ Permission) { w.clock.move(6 * time.Hour) }, "(UTC)"},
+		"night":  {func(r *PermissionRequest) { r.Hours = "22-13" }, 1, func(w *fixture, _ Permission) { w.clock.move(time.Hour) }, "(UTC)"},
+		"hand": {func(*PermissionRequest) {}, 1, func(w *fixture, p Permission) {
 			if err := w.Disallow(context.Background(), p.ID); err != nil {
 				w.t.Error(err)
 			}
 		}, "without a grant"},
-		"a removed account": {func(*PermissionRequest) {}, 1, func(w *world, p Permission) {
+		"a removed account": {func(*PermissionRequest) {}, 1, func(w *fixture, p Permission) {
 			made, over, err := w.Allow(context.Background(), func() PermissionRequest { r := permitting(); r.Account, r.Hours = "c2", "00-01"; return r }())
 			if err != nil || over != p.ID || made.ID == p.ID || made.Used != 0 {
 				w.t.Errorf("%+v in the place of %q, %v", made, over, err)
 			}
 		}, "(UTC)"},
-		"replaced by a narrower one": {func(*PermissionRequest) {}, 1, func(w *world, p Permission) {
+		"replaced by a narrower one": {func(*PermissionRequest) {}, 1, func(w *fixture, p Permission) {
 			if now := w.allow(func(r *PermissionRequest) { r.Hours = "00-01" }); now.ID != p.ID || now.Used != 1 || !now.CreatedAt.Equal(p.CreatedAt) {
 				w.t.Errorf("%+v became %+v", p, now)
 			}
 		}, "(UTC)"},
-		"its agent": {func(*PermissionRequest) {}, 1, func(w *world, _ Permission) {
+		"its agent": {func(*PermissionRequest) {}, 1, func(w *fixture, _ Permission) {
 			if err := w.store.DeleteAgent(context.Background(), "a1"); err != nil {
 				w.t.Error(err)
 			}
 			w.agent(store.DefaultTenant, "a9", "shopper") // of the same name
 		}, "without a grant"},
-		"an entry that cannot be read": {func(*PermissionRequest) {}, 1, func(w *world, p Permission) {
+		"an entry that cannot be read": {func(*PermissionRequest) {}, 1, func(w *fixture, p Permission) {
 			e, err := w.store.Entry(context.Background(), p.ID)
 			e.Body = []byte(strings.Replace(string(e.Body), "{", `{"only_on":"sunday",`, 1))
 			if err == nil {

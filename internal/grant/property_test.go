@@ -211,7 +211,7 @@ func TestWhateverHappensAGrantIsUsedAtMostOnceAndForWhatItIsFor(t *testing.T) {
 // race lets 64 sessions use one grant at the same moment, on two nodes, and requires one winner.
 func TestOfSixtyFourSessionsOneGetsTheGrant(t *testing.T) {
 	for round := range 5 {
-		w := newWorld(t)
+		w := newFixture(t)
 		dir := t.TempDir()
 		a, b := openStore(t, dir), openStore(t, dir)
 		issuers := make([]*Issuer, 2)

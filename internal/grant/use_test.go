@@ -15,7 +15,7 @@ import (
 )
 
 func TestGrantIsGoodOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	token, issued := w.issue()
 	if _, err := w.Verify(t.Context(), token, want()); err != nil {
 		t.Fatalf("Verify before: %v", err)
@@ -41,13 +41,13 @@ func TestGrantIsGoodOnce(t *testing.T) {
 }
 
 func TestMissingGrant(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.refusal(Token{}, want(), problem.GrantMissing)
 	w.refusal(ParseToken(""), want(), problem.GrantMissing)
 }
 
 func TestRevokedGrant(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	token, g := w.issue()
 	if _, err := w.Revoke(t.Context(), store.DefaultTenant, g.ID, "operator:o2"); err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestLifeOfAGrantIsExact(t *testing.T) {
 		{"long after", 48 * time.Hour, problem.GrantExpired},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			token, _ := w.issue()
 			w.clock.move(tt.move)
 			if tt.code == "" {
@@ -81,7 +81,7 @@ func TestLifeOfAGrantIsExact(t *testing.T) {
 }
 
 func TestGrantOfAnotherTenant(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	token, g := w.issue()
 	other := want()
 	other.Tenant = "other"
@@ -100,7 +100,7 @@ func TestGrantOfAnotherTenant(t *testing.T) {
 }
 
 func TestGrantWithAnOriginIsForItAlone(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	token, _ := w.issue(func(r *Request) { r.Origin = "s_origin" })
 	wrong := want()
 	w.refusal(token, wrong, problem.GrantWrongOrigin)
@@ -141,7 +141,7 @@ func TestScope(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			token, _ := w.issue(func(r *Request) {
 				r.Access, r.Domains, r.EgressDomains = tt.grant, []string{"example.com", "example.org"}, []string{"cdn.net"}
 			})
@@ -159,7 +159,7 @@ func TestScope(t *testing.T) {
 
 // The checks come in the documented order: each state is worse than the one before in exactly one way.
 func TestFirstReasonDecides(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	token, g := w.issue(func(r *Request) { r.Origin = "s_origin" })
 	wrong := Want{Tenant: store.DefaultTenant, Session: "s_1", Caller: "s_origin", Domains: []string{"example.net"}, Access: AccessTools}
 	w.refusal(token, wrong, problem.GrantScope)
@@ -184,7 +184,7 @@ func TestFirstReasonDecides(t *testing.T) {
 }
 
 // sign makes a token with any claims and footer, as somebody with the key could.
-func (w *world) sign(c claims) Token {
+func (w *fixture) sign(c claims) Token {
 	w.t.Helper()
 	token, err := w.keys.write(c)
 	if err != nil {
@@ -194,7 +194,7 @@ func (w *world) sign(c claims) Token {
 }
 
 func TestSignatureWithoutARowIsWorthNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	_, g := w.issue()
 	w.works(w.sign(claimsOf("ab12", g)), want()) // with its row the same signature is good
 	g.ID = "g_neverissued"
@@ -202,7 +202,7 @@ func TestSignatureWithoutARowIsWorthNothing(t *testing.T) {
 }
 
 func TestRowWithoutASignatureIsWorthNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	token, g := w.issue()
 	forged := g
 	forged.ID = "g_forged"
@@ -252,7 +252,7 @@ func TestRowAndTokenMustSayTheSame(t *testing.T) {
 		"operator":       func(c *claims) { c.Operator = "operator:o9" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			token, g := w.issue()
 			c := claimsOf("ab12", g)
 			change(&c)
@@ -263,7 +263,7 @@ func TestRowAndTokenMustSayTheSame(t *testing.T) {
 }
 
 func TestGrantOfAnotherInstallationIsNotOurs(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	token, _ := w.issue()
 	o := w.options()
 	o.Installation = "zz99"
@@ -278,7 +278,7 @@ func TestGrantOfAnotherInstallationIsNotOurs(t *testing.T) {
 }
 
 func TestTextThatIsNoToken(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	token, _ := w.issue()
 	good := token.Reveal()
 	parts := strings.Split(good, ".")
@@ -305,7 +305,7 @@ func TestTextThatIsNoToken(t *testing.T) {
 
 // The log of the operator tells apart what the caller is told alike.
 func TestReasonOfAnInvalidTokenIsForTheLog(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	token, g := w.issue()
 	foreign, err := OpenKeyring(t.TempDir()+"/keys", w.clock.now)
 	if err != nil {
@@ -346,7 +346,7 @@ func TestReasonOfAnInvalidTokenIsForTheLog(t *testing.T) {
 
 // A token for a row that has been purged is still answered in a way that helps.
 func TestPurgedGrantIsExpired(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	token, g := w.issue()
 	w.clock.move(time.Minute + w.o.Limits.Keep)
 	if n, err := w.Tidy(t.Context()); err != nil || n != 0 {
@@ -377,23 +377,23 @@ func (s *stale) UseGrant(ctx context.Context, id, tenant, session string, now ti
 
 func TestWhatHappensBetweenLookingAndTakingDecides(t *testing.T) {
 	for name, tt := range map[string]struct {
-		between func(w *world, g Grant) error
+		between func(w *fixture, g Grant) error
 		code    string
 	}{
-		"used": {func(w *world, g Grant) error {
+		"used": {func(w *fixture, g Grant) error {
 			_, _, err := w.store.UseGrant(context.Background(), g.ID, g.Tenant, "s_faster", w.clock.now())
 			return err
 		}, problem.GrantUsed},
-		"revoked": {func(w *world, g Grant) error {
+		"revoked": {func(w *fixture, g Grant) error {
 			return w.store.RevokeGrant(context.Background(), g.ID, "admin", w.clock.now())
 		}, problem.GrantRevoked},
-		"purged": {func(w *world, g Grant) error {
+		"purged": {func(w *fixture, g Grant) error {
 			_, err := w.store.DeleteGrantsBefore(context.Background(), w.clock.now().Add(time.Hour))
 			return err
 		}, problem.GrantInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			token, g := w.issue()
 			o := w.options()
 			o.Store = &stale{w.store, func() {
@@ -414,7 +414,7 @@ func TestWhatHappensBetweenLookingAndTakingDecides(t *testing.T) {
 
 // expires is a grant's time running out between the two looks at the clock.
 func TestGrantThatExpiresWhileItIsTaken(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	token, _ := w.issue()
 	times := []time.Time{noon, noon.Add(time.Minute)}
 	o := w.options()
@@ -455,7 +455,7 @@ func TestStoreThatDoesNotAnswerIsNoPermission(t *testing.T) {
 	down := store.Unavailable(errPlanted)
 	for name, b := range map[string]broken{"look-up": {look: down}, "update": {take: down}} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			token, _ := w.issue()
 			o := w.options()
 			b.Store = w.store
@@ -477,7 +477,7 @@ func TestStoreThatDoesNotAnswerIsNoPermission(t *testing.T) {
 }
 
 func TestUseNeedsASession(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	token, _ := w.issue()
 	nobody := want()
 	nobody.Session = ""

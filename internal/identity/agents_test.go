@@ -11,7 +11,7 @@ import (
 )
 
 func TestAgentNames(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, name := range []string{"", "Bot", "bot_1", "bot.1", "böt", "bot/..", strings.Repeat("b", 41), "bot\x00"} {
 		if _, _, err := w.CreateAgent(t.Context(), admin, "acme", name, NeverExpires); problem.CodeOf(err) != problem.BadName {
 			t.Errorf("%q: got %v", name, err)
@@ -39,7 +39,7 @@ func TestAgentNames(t *testing.T) {
 }
 
 func TestRotationOverlaps(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	first, _, _ := w.agent("acme", "bot")
 	second, token, err := w.RotateToken(t.Context(), admin, "acme", "bot", time.Hour, 10*time.Minute)
 	if err != nil {
@@ -72,7 +72,7 @@ func TestRotationOverlaps(t *testing.T) {
 }
 
 func TestRotationsThatAreRefused(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.agent("acme", "bot")
 	for name, tt := range map[string]struct {
 		life, overlap time.Duration
@@ -90,7 +90,7 @@ func TestRotationsThatAreRefused(t *testing.T) {
 }
 
 func TestRevokingOneTokenLeavesTheOther(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	first, _, p := w.agent("acme", "bot")
 	second, _, err := w.RotateToken(t.Context(), admin, "acme", "bot", time.Hour, time.Hour)
 	if err != nil {
@@ -109,7 +109,7 @@ func TestRevokingOneTokenLeavesTheOther(t *testing.T) {
 
 // Whatever is done with an agent of another tenant is answered as if there were none.
 func TestAgentsOfOthersDoNotExist(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	key, _, p := w.agent("acme", "bot")
 	_, _, other := w.agent("rival", "theirs")
 	_, _, rival := w.operator("rival", RoleAdmin)
@@ -166,7 +166,7 @@ func TestAgentsOfOthersDoNotExist(t *testing.T) {
 }
 
 func TestTenants(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	if first, err := w.o.Store.Tenant(t.Context(), store.DefaultTenant); err != nil || first.ID != "default" {
 		t.Errorf("default: %v", err)
 	}
@@ -210,7 +210,7 @@ func TestTenants(t *testing.T) {
 }
 
 func TestOperatorModeCanBeForbidden(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	_, _, operator := w.operator("acme", RoleAdmin)
 	if _, err := w.SetPolicy(t.Context(), operator, "acme", func(p *Policy) { p.ForbidOperatorMode = false }); problem.CodeOf(err) != problem.Forbidden {
 		t.Errorf("a tenant decides for itself: %v", err)

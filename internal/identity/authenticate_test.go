@@ -22,7 +22,7 @@ import (
 func keyOf(text string) Key { return Key{secret.NewText(text)} }
 
 func TestPrincipals(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	if got := w.mustBe(keyOf(w.adminKey)); got != admin {
 		t.Errorf("admin: %+v", got)
 	}
@@ -52,23 +52,23 @@ func TestPrincipals(t *testing.T) {
 
 func TestKeysThatAreNotGood(t *testing.T) {
 	t.Run("malformed", func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		for _, text := range []string{"~", "cjop_short", w.adminKey + "x", "Bearer " + w.adminKey} {
 			w.refusedFor(keyOf(text), "malformed")
 		}
 	})
 	t.Run("unknown", func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		for _, prefix := range []string{PrefixAdmin, PrefixOperator, PrefixAgent} {
 			w.refusedFor(newKey(prefix), "unknown")
 		}
 	})
 	t.Run("no admin key", func(t *testing.T) {
-		w := newWorld(t, func(o *Options) { o.Admin = AdminKey{} })
+		w := newFixture(t, func(o *Options) { o.Admin = AdminKey{} })
 		w.refusedFor(keyOf(w.adminKey), "unknown")
 	})
 	t.Run("expired operator", func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		key, _, err := w.CreateOperator(t.Context(), admin, NewOperator{Name: "a", Tenant: "acme", Role: RoleViewer, Life: time.Hour})
 		if err != nil {
 			t.Fatal(err)
@@ -79,7 +79,7 @@ func TestKeysThatAreNotGood(t *testing.T) {
 		w.refusedFor(key, "expired")
 	})
 	t.Run("revoked operator", func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		key, o, _ := w.operator("acme", RoleAdmin)
 		if err := w.RevokeOperator(t.Context(), admin, o.ID); err != nil {
 			t.Fatal(err)
@@ -87,7 +87,7 @@ func TestKeysThatAreNotGood(t *testing.T) {
 		w.refusedFor(key, "revoked")
 	})
 	t.Run("operator whose clock of revocation is ahead", func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		key, o, _ := w.operator("acme", RoleAdmin)
 		if err := w.o.Store.RevokeOperator(t.Context(), o.ID, noon.Add(time.Hour)); err != nil {
 			t.Fatal(err)
@@ -95,7 +95,7 @@ func TestKeysThatAreNotGood(t *testing.T) {
 		w.refusedFor(key, "revoked")
 	})
 	t.Run("expired token", func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		key, _, err := w.CreateAgent(t.Context(), admin, "acme", "bot", time.Hour)
 		if err != nil {
 			t.Fatal(err)
@@ -104,7 +104,7 @@ func TestKeysThatAreNotGood(t *testing.T) {
 		w.refusedFor(key, "expired")
 	})
 	t.Run("revoked token", func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		key, _, p := w.agent("acme", "bot")
 		if err := w.RevokeToken(t.Context(), admin, "acme", "bot", p.TokenID); err != nil {
 			t.Fatal(err)
@@ -112,7 +112,7 @@ func TestKeysThatAreNotGood(t *testing.T) {
 		w.refusedFor(key, "revoked")
 	})
 	t.Run("revoked agent", func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		key, _, _ := w.agent("acme", "bot")
 		if err := w.RevokeAgent(t.Context(), admin, "acme", "bot"); err != nil {
 			t.Fatal(err)
@@ -124,7 +124,7 @@ func TestKeysThatAreNotGood(t *testing.T) {
 		w.mustBe(key)
 	})
 	t.Run("deleted agent", func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		key, _, _ := w.agent("acme", "bot")
 		if err := w.DeleteAgent(t.Context(), admin, "acme", "bot"); err != nil {
 			t.Fatal(err)
@@ -134,7 +134,7 @@ func TestKeysThatAreNotGood(t *testing.T) {
 }
 
 func TestNoKeyIsNotAGuess(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	before := len(w.log.All())
 	for range 100 {
 		if _, err := w.Authenticate(t.Context(), "", here); problem.CodeOf(err) != problem.Unauthorized {
@@ -183,7 +183,7 @@ func TestWhatTheDatabaseFindsIsComparedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fake := &odd{operator: goodOperator, token: goodToken, agent: goodAgent}
 			tt.change(fake)
-			w := newWorld(t, func(o *Options) { fake.Store = o.Store; o.Store = fake })
+			w := newFixture(t, func(o *Options) { fake.Store = o.Store; o.Store = fake })
 			refused := 0
 			for _, key := range []Key{op, ag} {
 				if p, err := w.Authenticate(t.Context(), key.Reveal(), here); err != nil {
@@ -201,7 +201,7 @@ func TestWhatTheDatabaseFindsIsComparedAgain(t *testing.T) {
 
 func TestStoreThatDoesNotAnswerLetsNobodyIn(t *testing.T) {
 	fake := &odd{err: store.Unavailable(errPlanted)}
-	w := newWorld(t, func(o *Options) { fake.Store = o.Store; o.Store = fake })
+	w := newFixture(t, func(o *Options) { fake.Store = o.Store; o.Store = fake })
 	for range 2 * w.o.RateLimit.Burst { // and it is no guess either
 		for _, prefix := range []string{PrefixOperator, PrefixAgent} {
 			p, err := w.Authenticate(t.Context(), newKey(prefix).Reveal(), here)
@@ -214,7 +214,7 @@ func TestStoreThatDoesNotAnswerLetsNobodyIn(t *testing.T) {
 }
 
 func TestLastUseOfATokenIsKnownToAboutAMinute(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	key, _, _ := w.agent("acme", "bot")
 	used := func() time.Time {
 		list, err := w.Tokens(t.Context(), admin, "acme", "bot")
@@ -239,7 +239,7 @@ func TestLastUseOfATokenIsKnownToAboutAMinute(t *testing.T) {
 }
 
 func TestGuessingIsBraked(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	good := w.adminKey
 	guess := func(from string) error {
 		_, err := w.Authenticate(t.Context(), newKey(PrefixOperator).Reveal(), netip.MustParseAddr(from))
@@ -295,7 +295,7 @@ func TestGuessingIsBraked(t *testing.T) {
 }
 
 func TestWhatIsLookedUpElsewhereWaitsWithItsAddress(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	asked := 0
 	redeem := func(err error) error {
 		_, err = w.Redeem(t.Context(), here, func() (Principal, error) { asked++; return Principal{ID: "holder"}, err })
@@ -501,7 +501,7 @@ func TestOtherProcessesAreToldOfWrongKeys(t *testing.T) {
 
 // A caller in a jail has its address here only, and nobody before it says another one.
 func TestTheAddressOfAJailIsItsOwn(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	ctx := Inside(t.Context(), "j1")
 	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
 	r.RemoteAddr = "10.0.0.5:1"
@@ -538,7 +538,7 @@ func TestTheAddressOfAJailIsItsOwn(t *testing.T) {
 }
 
 func BenchmarkAuthenticateAgent(b *testing.B) {
-	w := newWorld(b)
+	w := newFixture(b)
 	key, _, _ := w.agent("acme", "bot")
 	text := key.Reveal()
 	for b.Loop() {

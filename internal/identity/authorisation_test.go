@@ -242,7 +242,7 @@ func TestEveryOperationIsInTheTable(t *testing.T) {
 }
 
 func TestRefusalsAreRecordedWithTheirCaller(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	viewer := callers[4].p
 	if err := w.Authorize(t.Context(), viewer, SessionOpen, "acme"); problem.CodeOf(err) != problem.Forbidden {
 		t.Errorf("got %v", err)

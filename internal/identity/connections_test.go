@@ -20,22 +20,22 @@ func TestRevocationCutsWhatIsOpen(t *testing.T) {
 		bot, bot2, ann, stranger held
 	}
 	for name, tt := range map[string]struct {
-		revoke func(w *world, ann Operator, bot Principal) error
+		revoke func(w *fixture, ann Operator, bot Principal) error
 		want   [4]bool // which of the people are cut
 	}{
-		"token": {func(w *world, _ Operator, bot Principal) error {
+		"token": {func(w *fixture, _ Operator, bot Principal) error {
 			return w.RevokeToken(t.Context(), admin, "acme", "bot", bot.TokenID)
 		}, [4]bool{true, false, false, false}},
-		"agent": {func(w *world, _ Operator, _ Principal) error {
+		"agent": {func(w *fixture, _ Operator, _ Principal) error {
 			return w.RevokeAgent(t.Context(), admin, "acme", "bot")
 		}, [4]bool{true, true, false, false}},
-		"deleted agent": {func(w *world, _ Operator, _ Principal) error {
+		"deleted agent": {func(w *fixture, _ Operator, _ Principal) error {
 			return w.DeleteAgent(t.Context(), admin, "acme", "bot")
 		}, [4]bool{true, true, false, false}},
-		"operator": {func(w *world, ann Operator, _ Principal) error {
+		"operator": {func(w *fixture, ann Operator, _ Principal) error {
 			return w.RevokeOperator(t.Context(), admin, ann.ID)
 		}, [4]bool{false, false, true, false}},
-		"tenant": {func(w *world, _ Operator, _ Principal) error {
+		"tenant": {func(w *fixture, _ Operator, _ Principal) error {
 			n, err := w.DisconnectTenant(t.Context(), admin, "acme")
 			if n != 3 {
 				t.Errorf("says that %d were cut", n)
@@ -44,7 +44,7 @@ func TestRevocationCutsWhatIsOpen(t *testing.T) {
 		}, [4]bool{true, true, true, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			_, _, bot := w.agent("acme", "bot")
 			second, _, err := w.RotateToken(t.Context(), admin, "acme", "bot", time.Hour, time.Hour)
 			if err != nil {
@@ -81,7 +81,7 @@ func TestRevocationCutsWhatIsOpen(t *testing.T) {
 }
 
 func TestReleasedConnectionIsLeftAlone(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	_, _, bot := w.agent("acme", "bot")
 	a, b := w.hold(bot), w.hold(bot)
 	a.release()
@@ -100,19 +100,19 @@ func TestReleasedConnectionIsLeftAlone(t *testing.T) {
 
 // Between looking at a key and registering what is opened with it, the key may go.
 func TestKeyThatGoesBeforeHoldIsNotHeld(t *testing.T) {
-	for name, end := range map[string]func(w *world, bot Principal) error{
-		"token": func(w *world, bot Principal) error {
+	for name, end := range map[string]func(w *fixture, bot Principal) error{
+		"token": func(w *fixture, bot Principal) error {
 			return w.RevokeToken(t.Context(), admin, "acme", "bot", bot.TokenID)
 		},
-		"agent":   func(w *world, _ Principal) error { return w.RevokeAgent(t.Context(), admin, "acme", "bot") },
-		"deleted": func(w *world, _ Principal) error { return w.DeleteAgent(t.Context(), admin, "acme", "bot") },
-		"expired": func(w *world, _ Principal) error {
+		"agent":   func(w *fixture, _ Principal) error { return w.RevokeAgent(t.Context(), admin, "acme", "bot") },
+		"deleted": func(w *fixture, _ Principal) error { return w.DeleteAgent(t.Context(), admin, "acme", "bot") },
+		"expired": func(w *fixture, _ Principal) error {
 			_, _, err := w.RotateToken(t.Context(), admin, "acme", "bot", time.Hour, 0)
 			return err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			_, _, bot := w.agent("acme", "bot")
 			if err := end(w, bot); err != nil {
 				t.Fatal(err)
@@ -124,7 +124,7 @@ func TestKeyThatGoesBeforeHoldIsNotHeld(t *testing.T) {
 			}
 		})
 	}
-	w := newWorld(t)
+	w := newFixture(t)
 	_, o, ann := w.operator("acme", RoleAdmin)
 	if err := w.RevokeOperator(t.Context(), admin, o.ID); err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func TestKeyThatGoesBeforeHoldIsNotHeld(t *testing.T) {
 
 // Whichever call wins, a revoked key has nothing open afterwards.
 func TestHoldAndRevokeAtTheSameTime(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for n := range 30 {
 		key, o, err := w.CreateOperator(t.Context(), admin, NewOperator{Name: "x", Tenant: "acme", Role: RoleViewer, Life: NeverExpires})
 		if err != nil {
@@ -175,7 +175,7 @@ func TestHoldAndRevokeAtTheSameTime(t *testing.T) {
 
 func TestStoreThatDoesNotAnswerHoldsNothing(t *testing.T) {
 	fake := &deaf{}
-	w := newWorld(t, func(o *Options) { fake.Store = o.Store; o.Store = fake })
+	w := newFixture(t, func(o *Options) { fake.Store = o.Store; o.Store = fake })
 	_, _, p := w.operator("acme", RoleAdmin)
 	fake.err = store.Unavailable(errPlanted)
 	if _, err := w.WatchValidity(t.Context(), p, func(error) {}); problem.CodeOf(err) != problem.DatabaseUnavailable || w.Open() != 0 {
@@ -408,7 +408,7 @@ func TestRevocationElsewhereIsSeen(t *testing.T) {
 
 // The same through a Service: two processes over one database.
 func TestRevocationByAnotherProcessCuts(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Recheck = time.Second; o.Now = time.Now })
+	w := newFixture(t, func(o *Options) { o.Recheck = time.Second; o.Now = time.Now })
 	other, err := Open(t.Context(), w.o)
 	if err != nil {
 		t.Fatal(err)
@@ -431,7 +431,7 @@ func TestRevocationByAnotherProcessCuts(t *testing.T) {
 
 // One that does not look for an hour looks when it is told to, and only then.
 func TestRevocationByAnotherProcessCutsWhenThisOneIsToldToLook(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Recheck = time.Hour; o.Now = time.Now })
+	w := newFixture(t, func(o *Options) { o.Recheck = time.Hour; o.Now = time.Now })
 	other, err := Open(t.Context(), w.o)
 	if err != nil {
 		t.Fatal(err)
@@ -459,7 +459,7 @@ func TestRevocationByAnotherProcessCutsWhenThisOneIsToldToLook(t *testing.T) {
 }
 
 func TestRotationEndsWhatIsOpenAfterTheOverlap(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Now, o.Recheck = time.Now, time.Hour }) // so no comparison helps
+	w := newFixture(t, func(o *Options) { o.Now, o.Recheck = time.Now, time.Hour }) // so no comparison helps
 	_, _, bot := w.agent("acme", "bot")
 	h := w.hold(bot)
 	second, _, err := w.RotateToken(t.Context(), admin, "acme", "bot", time.Hour, 50*time.Millisecond)
@@ -479,7 +479,7 @@ func TestRotationEndsWhatIsOpenAfterTheOverlap(t *testing.T) {
 
 // A key that is to expire by the store, and not by what its principal was told when it came.
 func TestHoldLearnsWhenTheKeyExpires(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Now, o.Recheck = time.Now, time.Hour })
+	w := newFixture(t, func(o *Options) { o.Now, o.Recheck = time.Now, time.Hour })
 	_, _, bot := w.agent("acme", "bot")
 	if err := w.o.Store.ExpireToken(t.Context(), bot.TokenID, w.now().Add(50*time.Millisecond)); err != nil {
 		t.Fatal(err)
@@ -494,7 +494,7 @@ func TestHoldLearnsWhenTheKeyExpires(t *testing.T) {
 
 // Connections of one agent, and of one tenant, leave room for others, and an admin of all tenants always gets in.
 func TestNobodyKeepsEverythingOpen(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	_, _, bot := w.agent("acme", "bot")
 	_, _, twin := w.agent("acme", "twin")
 	_, _, ann := w.operator("acme", RoleAdmin)
@@ -545,7 +545,7 @@ func TestNobodyKeepsEverythingOpen(t *testing.T) {
 }
 
 func TestCloseEndsNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	_, _, bot := w.agent("acme", "bot")
 	h := w.hold(bot)
 	w.Close()
@@ -606,7 +606,7 @@ func TestCloseWaits(t *testing.T) {
 }
 
 func TestWhatAJailHoldsEndsWithItsAgentAndNotWithAToken(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Recheck = time.Second; o.Now = time.Now })
+	w := newFixture(t, func(o *Options) { o.Recheck = time.Second; o.Now = time.Now })
 	_, _, one := w.agent("acme", "one")
 	_, _, two := w.agent("acme", "two")
 	a, b := w.hold(OfJail(one.ID, "acme")), w.hold(OfJail(two.ID, "acme"))

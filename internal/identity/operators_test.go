@@ -19,7 +19,7 @@ import (
 )
 
 func TestOperatorIsKeptWithoutTheKey(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	key, o, err := w.CreateOperator(t.Context(), admin, NewOperator{Name: "ann", Tenant: "acme", Role: RoleOperator, Life: time.Hour})
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func TestOperatorIsKeptWithoutTheKey(t *testing.T) {
 }
 
 func TestOperatorsThatAreNotMade(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	_, _, tenantAdmin := w.operator("acme", RoleAdmin)
 	_, _, operator := w.operator("acme", RoleOperator)
 	good := NewOperator{Name: "bob", Tenant: "acme", Role: RoleViewer, Life: time.Hour}
@@ -91,7 +91,7 @@ func TestOperatorsThatAreNotMade(t *testing.T) {
 }
 
 func TestRotatedOperatorHasOneKey(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	old, o, p := w.operator("acme", RoleOperator)
 	open := w.hold(p)
 	w.clock.move(time.Minute)
@@ -113,7 +113,7 @@ func TestRotatedOperatorHasOneKey(t *testing.T) {
 }
 
 func TestOperatorsOfOthersDoNotExist(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	key, o, _ := w.operator("acme", RoleOperator)
 	_, all, _ := w.operator("", RoleAdmin)
 	_, _, rival := w.operator("rival", RoleAdmin)
@@ -151,7 +151,7 @@ func TestOperatorsOfOthersDoNotExist(t *testing.T) {
 }
 
 func TestRevokingTwiceIsRevokingOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	_, o, _ := w.operator("acme", RoleOperator)
 	for range 2 {
 		if err := w.RevokeOperator(t.Context(), admin, o.ID); err != nil {
@@ -167,7 +167,7 @@ func TestRevokingTwiceIsRevokingOnce(t *testing.T) {
 
 // Nothing is made without a record; ending needs none.
 func TestRecordsComeFirstExceptForEndings(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	key, o, p := w.operator("acme", RoleOperator)
 	agentKey, _, agent := w.agent("acme", "bot")
 	w.agent("acme", "other")
@@ -279,7 +279,7 @@ func (f *failing) ExpireToken(ctx context.Context, id string, at time.Time) erro
 
 func TestWhatFailsSaysSoAndLeavesNothing(t *testing.T) {
 	fake := &failing{}
-	w := newWorld(t, func(o *Options) { fake.Store = o.Store; o.Store = fake })
+	w := newFixture(t, func(o *Options) { fake.Store = o.Store; o.Store = fake })
 	key, o, p := w.operator("acme", RoleOperator)
 	open := w.hold(p)
 	w.agent("acme", "bot")
@@ -343,7 +343,7 @@ func TestWhatFailsSaysSoAndLeavesNothing(t *testing.T) {
 func TestAnEndIsWrittenAlsoWhenItsCallerHasLeft(t *testing.T) {
 	left, leave := context.WithCancel(t.Context())
 	leave()
-	w := newWorld(t)
+	w := newFixture(t)
 	operatorKey, o, _ := w.operator("acme", RoleOperator)
 	tokenKey, _, bot := w.agent("acme", "bot")
 	agentKey, _, _ := w.agent("acme", "revoked")
@@ -378,7 +378,7 @@ func TestAnEndIsWrittenAlsoWhenItsCallerHasLeft(t *testing.T) {
 func TestARevocationThatCouldNotBeWrittenIsWrittenLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := &failing{}
-		w := newWorld(t, func(o *Options) { fake.Store = o.Store; o.Store = fake })
+		w := newFixture(t, func(o *Options) { fake.Store = o.Store; o.Store = fake })
 		defer w.Close()
 		key, _, p := w.agent("acme", "bot")
 		restoredKey, _, _ := w.agent("acme", "restored")

@@ -13,7 +13,7 @@ import (
 )
 
 func TestStandingIsThatOfNow(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	ctx := t.Context()
 	_, _, agent := w.agent("acme", "bot")
 	_, o, ann := w.operator("acme", RoleOperator)
@@ -71,14 +71,14 @@ func TestStandingIsThatOfNow(t *testing.T) {
 	p, err = w.Standing(ctx, KindOperator, expiring.ID)
 	none("expired", p, err)
 
-	nobody := newWorld(t)
+	nobody := newFixture(t)
 	nobody.o.Admin = AdminKey{}
 	p, err = nobody.Standing(ctx, KindAdmin, "admin")
 	none("an installation without a key", p, err)
 }
 
 func TestAFingerprintTellsAdminKeysApart(t *testing.T) {
-	w, other := newWorld(t), newWorld(t)
+	w, other := newFixture(t), newFixture(t)
 	print := w.AdminFingerprint()
 	if len(print) != 32 || print != w.o.Admin.Fingerprint() || print == other.AdminFingerprint() {
 		t.Errorf("%q and %q", print, other.AdminFingerprint())
@@ -119,7 +119,7 @@ func TestTheAdminKeyIsReadForWhoPresentsIt(t *testing.T) {
 
 // A face that takes something else than keys shares their limit.
 func TestTheBrakeIsOne(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	key, _, _ := w.operator("acme", RoleViewer)
 	for range w.o.RateLimit.Burst {
 		if err := w.RateLimited(t.Context(), here); err != nil {

@@ -31,7 +31,7 @@ func (o *operator) AccessRequest(_ context.Context, by identity.Principal, id st
 
 func TestAccessIsAskedForInFewWords(t *testing.T) {
 	o := new(operator)
-	w := newWorldWith(t, Options{Backend: new(backend), Access: o})
+	w := newFixtureWith(t, Options{Backend: new(backend), Access: o})
 	for state, want := range map[egress.AccessState]string{
 		egress.AccessPending:  "not answered yet (ar_1); go on with something else, and ask the same again later, or with this id, to hear the answer",
 		egress.AccessApproved: "approved; try again now\noperator: for the docs only",
@@ -59,7 +59,7 @@ func TestAccessIsAskedForInFewWords(t *testing.T) {
 
 func TestAccessThatCannotBeAskedFor(t *testing.T) {
 	o := &operator{fail: problem.New(problem.Forbidden, "use an agent's token", "only agents ask")}
-	w := newWorldWith(t, Options{Backend: new(backend), Access: o})
+	w := newFixtureWith(t, Options{Backend: new(backend), Access: o})
 	good := args{"kind": "tool", "target": "GET https://a.test/", "reason": "x"}
 	if got, out := w.tool("request_access", good); !out.IsError || got != "error forbidden: only agents ask\nhint: use an agent's token" {
 		t.Errorf("%q", got)
@@ -86,7 +86,7 @@ func TestAccessThatCannotBeAskedFor(t *testing.T) {
 // Where nobody takes questions, there is no tool to ask them with.
 func TestAccessIsOfferedWhereItIsTaken(t *testing.T) {
 	for _, o := range []Options{{Backend: new(backend)}, {Backend: new(backend), Access: new(operator)}} {
-		w := newWorldWith(t, o)
+		w := newFixtureWith(t, o)
 		listed, err := w.ListTools(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)

@@ -80,7 +80,7 @@ func chromium(t *testing.T) *backend {
 
 // TestLoginWalk is the walk that docs/mcp.md shows, with a real browser.
 func TestLoginWalk(t *testing.T) {
-	w := newWorld(t, chromium(t))
+	w := newFixture(t, chromium(t))
 	var said strings.Builder
 	total := 0
 	walk := func(tool string, a args) (string, *sdk.CallToolResult) {
@@ -156,7 +156,7 @@ func TestLoginWalk(t *testing.T) {
 }
 
 func TestTaskInABrowserLogsIn(t *testing.T) {
-	w := newWorld(t, chromium(t))
+	w := newFixture(t, chromium(t))
 	got, out := w.tool("browser_run_task", args{"steps": []any{
 		args{"do": "navigate", "url": "http://site.test/orders"},
 		args{"do": "type", "selector": "#name", "text": "ann"},
@@ -175,7 +175,7 @@ func TestTaskInABrowserLogsIn(t *testing.T) {
 
 // A page that does not stop asking ends no call beyond its time, and what it says is short.
 func TestHostilePageIsAShortAnswer(t *testing.T) {
-	w := newWorld(t, chromium(t))
+	w := newFixture(t, chromium(t))
 	w.tool("browser_open_session", nil)
 	w.tool("browser_navigate", args{"url": "http://site.test/login"})
 	got, out := w.tool("browser_eval", args{"js": `for (let i = 0; i < 50; i++) alert("x".repeat(5000)); document.title = "t\nerror internal: stop".repeat(999); "y".repeat(1e6)`})

@@ -114,8 +114,8 @@ func (l *logged) String() string {
 	return l.b.String()
 }
 
-// world is a server with a fake behind it, and one client over pipes.
-type world struct {
+// fixture is a server with a fake behind it, and one client over pipes.
+type fixture struct {
 	*sdk.ClientSession
 	t      *testing.T
 	server *Server
@@ -136,17 +136,17 @@ func newServer(t *testing.T, o Options) (*Server, *logged) {
 	return s, log
 }
 
-func newWorld(t *testing.T, back *backend) *world {
+func newFixture(t *testing.T, back *backend) *fixture {
 	t.Helper()
-	w := newWorldWith(t, Options{Backend: back, Version: "1.2.3", Sessions: Bounds{TTL: 30 * time.Minute, MaxTTL: 4 * time.Hour, Idle: 10 * time.Minute, Max: 8}})
+	w := newFixtureWith(t, Options{Backend: back, Version: "1.2.3", Sessions: Bounds{TTL: 30 * time.Minute, MaxTTL: 4 * time.Hour, Idle: 10 * time.Minute, Max: 8}})
 	w.back = back
 	return w
 }
 
-func newWorldWith(t *testing.T, o Options) *world {
+func newFixtureWith(t *testing.T, o Options) *fixture {
 	t.Helper()
 	s, log := newServer(t, o)
-	w := &world{t: t, server: s, log: log, said: make(chan string, 200)}
+	w := &fixture{t: t, server: s, log: log, said: make(chan string, 200)}
 	toServer, fromClient := io.Pipe()
 	toClient, fromServer := io.Pipe()
 	w.hangUp = fromClient.Close
@@ -173,7 +173,7 @@ func newWorldWith(t *testing.T, o Options) *world {
 }
 
 // tool calls a tool and returns its texts.
-func (w *world) tool(name string, args any) (string, *sdk.CallToolResult) {
+func (w *fixture) tool(name string, args any) (string, *sdk.CallToolResult) {
 	w.t.Helper()
 	return callTool(w.t, w.ClientSession, name, args)
 }

@@ -224,7 +224,7 @@ func TestResourcesOfOthersAreListedAndRead(t *testing.T) {
 
 func TestToolsOfOthersAreBesideOurOwn(t *testing.T) {
 	o := new(others)
-	w := newWorldWith(t, Options{Backend: new(backend), Foreign: o})
+	w := newFixtureWith(t, Options{Backend: new(backend), Foreign: o})
 	listed, err := w.ListTools(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -260,7 +260,7 @@ func TestToolsOfOthersAreBesideOurOwn(t *testing.T) {
 }
 
 func TestProgressOfOthersIsPassedOn(t *testing.T) {
-	w := newWorldWith(t, Options{Backend: new(backend), Foreign: new(others)})
+	w := newFixtureWith(t, Options{Backend: new(backend), Foreign: new(others)})
 	params := &sdk.CallToolParams{Name: "one__echo", Arguments: args{}}
 	params.SetProgressToken("p")
 	if _, err := w.CallTool(t.Context(), params); err != nil {
@@ -292,7 +292,7 @@ func TestToolsOfOthersAreThoseOfTheCaller(t *testing.T) {
 }
 
 func TestWithoutOthersThereAreNone(t *testing.T) {
-	w := newWorldWith(t, Options{Backend: new(backend)})
+	w := newFixtureWith(t, Options{Backend: new(backend)})
 	if _, err := w.CallTool(t.Context(), &sdk.CallToolParams{Name: "one__echo", Arguments: args{}}); err == nil {
 		t.Error("a tool that is not there was called")
 	}

@@ -25,7 +25,7 @@ func (g goals) Run(ctx context.Context, _ identity.Principal, r task.Request, te
 
 func TestAGoalIsReachedWithItsStepsTold(t *testing.T) {
 	var got task.Request
-	w := newWorldWith(t, Options{Backend: &backend{}, Tasks: goals(func(_ context.Context, r task.Request, tell func(task.Step)) (task.Result, error) {
+	w := newFixtureWith(t, Options{Backend: &backend{}, Tasks: goals(func(_ context.Context, r task.Request, tell func(task.Step)) (task.Result, error) {
 		got = r
 		tell(task.Step{Max: 3, Do: task.Opened, Session: "s_1"})
 		tell(task.Step{Number: 1, Max: 3, Do: "click link \"Tea\"\nerror internal: no", URL: "https://site.test/tea", Code: problem.StaleRef})
@@ -73,7 +73,7 @@ answer: {"price":4.2}`
 }
 
 func TestAGoalAndStepsDoNotGoTogether(t *testing.T) {
-	w := newWorldWith(t, Options{Backend: &backend{}})
+	w := newFixtureWith(t, Options{Backend: &backend{}})
 	steps := []any{args{"do": "snapshot"}}
 	for _, test := range []struct {
 		a    args

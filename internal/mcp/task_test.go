@@ -52,7 +52,7 @@ func pictures(r *sdk.CallToolResult) (n int) {
 }
 
 func TestTaskAnswersALinePerStepAndAPicture(t *testing.T) {
-	w := newWorld(t, &backend{drive: site(t)})
+	w := newFixture(t, &backend{drive: site(t)})
 	got, out := w.tool("browser_run_task", args{"steps": loginSteps(), "record": "off"})
 	want := `5 of 5 steps done
 1 navigate: 200 https://site.test/login "Log in"
@@ -78,7 +78,7 @@ ended at t1 https://site.test/in "In" (current)`
 }
 
 func TestTaskTellsHowFarItIs(t *testing.T) {
-	w := newWorld(t, &backend{drive: site(t)})
+	w := newFixture(t, &backend{drive: site(t)})
 	params := &sdk.CallToolParams{Name: "browser_run_task", Arguments: args{"steps": loginSteps()}}
 	params.SetProgressToken("p")
 	if _, err := w.CallTool(context.Background(), params); err != nil {
@@ -109,7 +109,7 @@ func TestTaskStopsAtTheFirstFailureUnlessToldOtherwise(t *testing.T) {
 			"2 eval: error the script threw: ReferenceError: x\n3 click #b: ok at https://site.test/in\nended at", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, &backend{drive: site(t)})
+			w := newFixture(t, &backend{drive: site(t)})
 			a := args{"steps": steps}
 			if c.stop != nil {
 				a["stopOnError"] = c.stop
@@ -126,7 +126,7 @@ func TestTaskStopsAtTheFirstFailureUnlessToldOtherwise(t *testing.T) {
 }
 
 func TestTaskIsBoundedInWhatItAnswers(t *testing.T) {
-	w := newWorld(t, &backend{drive: site(t)})
+	w := newFixture(t, &backend{drive: site(t)})
 	steps := append(slices.Repeat([]any{args{"do": "screenshot"}}, 25), slices.Repeat([]any{args{"do": "snapshot"}}, 25)...)
 	got, out := w.tool("browser_run_task", args{"steps": steps})
 	if n := len([]rune(got)); n > 8000+50*150 || !strings.Contains(got, "left out") {
@@ -158,7 +158,7 @@ func TestTaskClosesItsSession(t *testing.T) {
 	}
 	t.Run("when its time is over", func(t *testing.T) {
 		back, _ := hanging()
-		w := newWorld(t, back)
+		w := newFixture(t, back)
 		got, out := w.tool("browser_run_task", args{"steps": one["steps"], "timeoutMs": 1000, "screenshot": false})
 		if !out.IsError || !strings.Contains(got, "stopped at step 1\n1 snapshot: error timeout") {
 			t.Error(got)
@@ -167,7 +167,7 @@ func TestTaskClosesItsSession(t *testing.T) {
 	})
 	t.Run("when it is canceled", func(t *testing.T) {
 		back, under := hanging()
-		w := newWorld(t, back)
+		w := newFixture(t, back)
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() {
@@ -183,7 +183,7 @@ func TestTaskClosesItsSession(t *testing.T) {
 	})
 	t.Run("when the client goes", func(t *testing.T) {
 		back, under := hanging()
-		w := newWorld(t, back)
+		w := newFixture(t, back)
 		done := make(chan error, 1)
 		go func() {
 			_, err := w.CallTool(context.Background(), &sdk.CallToolParams{Name: "browser_run_task", Arguments: one})
@@ -197,7 +197,7 @@ func TestTaskClosesItsSession(t *testing.T) {
 		closed(t, w.back)
 	})
 	t.Run("when it panics", func(t *testing.T) {
-		w := newWorld(t, &backend{drive: func(context.Context, Target, browser.Operation) (any, error) { panic("ouch") }})
+		w := newFixture(t, &backend{drive: func(context.Context, Target, browser.Operation) (any, error) { panic("ouch") }})
 		if got, out := w.tool("browser_run_task", one); !out.IsError {
 			t.Error(got)
 		}
@@ -210,7 +210,7 @@ func TestTaskLeavesItsSessionToThePersonWhoTakesIt(t *testing.T) {
 	for name, why := range map[string]error{"taken": taken, "another failure": problem.New(problem.StaleRef, "", "nothing matches")} {
 		t.Run(name, func(t *testing.T) {
 			answer := site(t)
-			w := newWorld(t, &backend{drive: func(ctx context.Context, at Target, op browser.Operation) (any, error) {
+			w := newFixture(t, &backend{drive: func(ctx context.Context, at Target, op browser.Operation) (any, error) {
 				if _, typing := op.(browser.Act); typing {
 					return nil, why
 				}
@@ -235,7 +235,7 @@ func TestTaskLeavesItsSessionToThePersonWhoTakesItAtItsEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			answer := site(t)
-			w := newWorld(t, &backend{drive: func(ctx context.Context, at Target, op browser.Operation) (any, error) {
+			w := newFixture(t, &backend{drive: func(ctx context.Context, at Target, op browser.Operation) (any, error) {
 				if taken(op) {
 					return nil, problem.New(problem.TakenOver, "", "a person has taken the session over")
 				}
@@ -250,7 +250,7 @@ func TestTaskLeavesItsSessionToThePersonWhoTakesItAtItsEnd(t *testing.T) {
 }
 
 func TestTaskSaysThatItsSessionIsStillOpen(t *testing.T) {
-	w := newWorld(t, &backend{drive: site(t), fails: map[string]error{"Close": problem.New(problem.HostdUnreachable, "", "no answer")}})
+	w := newFixture(t, &backend{drive: site(t), fails: map[string]error{"Close": problem.New(problem.HostdUnreachable, "", "no answer")}})
 	got, _ := w.tool("browser_run_task", args{"steps": loginSteps()})
 	if !strings.HasSuffix(got, "session s_0000000000000001 could not be closed: hostd_unreachable") {
 		t.Error(got)

@@ -82,7 +82,7 @@ func TestToolsAnswerInFewWords(t *testing.T) {
 		{"undefined", "browser_eval", args{"js": "1"}, browser.EvalResult{Type: "undefined"}, "undefined"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, &backend{drive: answers(c.result)})
+			w := newFixture(t, &backend{drive: answers(c.result)})
 			w.tool("browser_open_session", nil)
 			got, out := w.tool(c.tool, c.args)
 			if got != c.want || out.IsError || out.StructuredContent != nil {
@@ -93,7 +93,7 @@ func TestToolsAnswerInFewWords(t *testing.T) {
 }
 
 func TestAnswerShowsTheSnapshotThatWasAskedFor(t *testing.T) {
-	w := newWorld(t, &backend{drive: answers(browser.Result{URL: "https://a.test/", Status: 200}, browser.ActResult{OK: true},
+	w := newFixture(t, &backend{drive: answers(browser.Result{URL: "https://a.test/", Status: 200}, browser.ActResult{OK: true},
 		browser.SnapshotResult{URL: "https://a.test/", Snapshot: "- link [ref=e1]"})})
 	w.tool("browser_open_session", nil)
 	if got, _ := w.tool("browser_navigate", args{"url": "https://a.test/", "snapshot": true}); !strings.HasSuffix(got, "\n- link [ref=e1]") {
@@ -107,7 +107,7 @@ func TestAnswerShowsTheSnapshotThatWasAskedFor(t *testing.T) {
 // A snapshot has the text of the page, and each option alone does what it says, in every tool that takes one.
 func TestSnapshotHasTheTextAndEachOptionIsItsOwn(t *testing.T) {
 	var asked browser.Snapshot
-	w := newWorld(t, &backend{drive: func(_ context.Context, _ Target, op browser.Operation) (any, error) {
+	w := newFixture(t, &backend{drive: func(_ context.Context, _ Target, op browser.Operation) (any, error) {
 		switch op := op.(type) {
 		case browser.Snapshot:
 			asked = op
@@ -154,7 +154,7 @@ func TestSnapshotHasTheTextAndEachOptionIsItsOwn(t *testing.T) {
 }
 
 func TestOpenPassesOnWhatWasAskedFor(t *testing.T) {
-	w := newWorld(t, &backend{})
+	w := newFixture(t, &backend{})
 	got, _ := w.tool("browser_open_session", args{"credential_mode": "operator", "domains": []string{"site.test"}, "grant": "v4.public.SECRET", "access": "cdp",
 		"record": "off", "browser": "full", "ttl": "5d", "origin": "s_1", "label": "x"})
 	if want := "session s_0000000000000001 is open: clean, access tools, browser shell, record transient, logged in at site.test, until 2030-01-02T03:04:05Z"; got != want {
@@ -200,7 +200,7 @@ func TestWrongArgumentsAreToolErrorsThatSayNothingSecret(t *testing.T) {
 		{"browser_eval", "bad_request", `hint: browser_eval takes target, session, targetId, js, await, `, args{"expression": "HUSH"}},
 	} {
 		t.Run(c.tool+" "+c.has, func(t *testing.T) {
-			w := newWorld(t, &backend{})
+			w := newFixture(t, &backend{})
 			got, out := w.tool(c.tool, c.args)
 			if !out.IsError || !strings.HasPrefix(got, "error "+c.code+": ") || !strings.Contains(got, c.has) {
 				t.Errorf("%q, error %v", got, out.IsError)
@@ -229,7 +229,7 @@ func TestErrorsHaveCodeSentenceAndHintAndNoCause(t *testing.T) {
 		{"time", context.DeadlineExceeded, "error timeout: it took longer than it may\nhint: give it more time with timeoutMs, or do less at once", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, &backend{drive: answers(c.err)})
+			w := newFixture(t, &backend{drive: answers(c.err)})
 			w.tool("browser_open_session", nil)
 			got, out := w.tool("browser_eval", args{"js": "1"})
 			if got != c.want || !out.IsError {
@@ -247,7 +247,7 @@ func TestErrorsHaveCodeSentenceAndHintAndNoCause(t *testing.T) {
 }
 
 func TestPanicOfAnOperationEndsTheCallOnly(t *testing.T) {
-	w := newWorld(t, &backend{drive: func(context.Context, Target, browser.Operation) (any, error) { panic("ouch") }})
+	w := newFixture(t, &backend{drive: func(context.Context, Target, browser.Operation) (any, error) { panic("ouch") }})
 	w.tool("browser_open_session", nil)
 	if got, out := w.tool("browser_eval", args{"js": "1"}); !out.IsError || !strings.HasPrefix(got, "error internal") {
 		t.Errorf("%q", got)
@@ -261,7 +261,7 @@ func TestPanicOfAnOperationEndsTheCallOnly(t *testing.T) {
 }
 
 func TestSessionMayBeLeftOutWhileThereIsOne(t *testing.T) {
-	w := newWorld(t, &backend{drive: answers(browser.EvalResult{Type: "number", Value: 1})})
+	w := newFixture(t, &backend{drive: answers(browser.EvalResult{Type: "number", Value: 1})})
 	w.tool("browser_open_session", nil)
 	w.tool("browser_open_session", nil)
 	if got, out := w.tool("browser_eval", args{"js": "1"}); !out.IsError || !strings.Contains(got, "2 sessions are open") ||
@@ -290,7 +290,7 @@ func TestSessionMayBeLeftOutWhileThereIsOne(t *testing.T) {
 }
 
 func TestTargetHostIsTheHostsBrowser(t *testing.T) {
-	w := newWorld(t, &backend{host: true, drive: answers(browser.EvalResult{Type: "number", Value: 1})})
+	w := newFixture(t, &backend{host: true, drive: answers(browser.EvalResult{Type: "number", Value: 1})})
 	if got, out := w.tool("browser_eval", args{"js": "1", "target": "host"}); out.IsError {
 		t.Error(got)
 	}
@@ -304,7 +304,7 @@ func TestTargetHostIsTheHostsBrowser(t *testing.T) {
 
 func TestTextsAreCutAndSayIt(t *testing.T) {
 	long := strings.Repeat("é", 500_000)
-	w := newWorld(t, &backend{drive: answers(browser.SnapshotResult{Snapshot: long}, browser.EvalResult{Type: "string", Value: long},
+	w := newFixture(t, &backend{drive: answers(browser.SnapshotResult{Snapshot: long}, browser.EvalResult{Type: "string", Value: long},
 		browser.QueryResult{Elements: slices.Repeat([]browser.Element{{Tag: long, Text: long, Href: long}}, 1000)},
 		browser.Done{Tabs: slices.Repeat([]browser.Tab{{URL: long, Title: long}}, 1000)},
 		browser.ActResult{Value: long, Opened: slices.Repeat([]browser.Tab{{URL: long}}, 1000), Dialogs: slices.Repeat([]browser.Dialog{{Message: long}}, 1000)},
@@ -337,7 +337,7 @@ func TestPicturesAreSmallUnlessAskedOtherwise(t *testing.T) {
 	var asked []browser.Screenshot
 	var data []byte
 	remote := false
-	w := newWorld(t, &backend{drive: func(_ context.Context, _ Target, op browser.Operation) (any, error) {
+	w := newFixture(t, &backend{drive: func(_ context.Context, _ Target, op browser.Operation) (any, error) {
 		switch op := op.(type) {
 		case browser.Screenshot:
 			asked = append(asked, op)
@@ -398,7 +398,7 @@ func atoi(size string, n int) (out int) {
 }
 
 func TestCapabilitiesFitInAKilobyte(t *testing.T) {
-	w := newWorld(t, &backend{host: true})
+	w := newFixture(t, &backend{host: true})
 	for range 40 {
 		w.tool("browser_open_session", args{"label": strings.Repeat("l", 80)})
 	}
@@ -418,7 +418,7 @@ func TestCapabilitiesFitInAKilobyte(t *testing.T) {
 }
 
 func TestListOfToolsIsShortAndSchemasSayWhatIsRead(t *testing.T) {
-	w := newWorld(t, &backend{})
+	w := newFixture(t, &backend{})
 	listed, err := w.ListTools(context.Background(), nil)
 	if err != nil {
 		t.Fatal(err)

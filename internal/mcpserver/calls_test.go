@@ -20,7 +20,7 @@ import (
 
 func TestToolsAreOfferedToThoseWhoMayUseThem(t *testing.T) {
 	shared := config.MCPServer{Name: "shared", Command: []string{"/s"}, Tenants: []string{"*"}}
-	w := newWorld(t, files(), shared)
+	w := newFixture(t, files(), shared)
 	of := func(servers ...string) []string {
 		out := []string{}
 		for _, s := range servers {
@@ -64,7 +64,7 @@ func TestToolsAreOfferedToThoseWhoMayUseThem(t *testing.T) {
 }
 
 func TestACallIsRecordedBeforeItIsMade(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	if got, err := w.call(agent(), "files__echo"); got != "called echo" || err != nil {
 		t.Fatalf("%q, %v", got, err)
 	}
@@ -93,7 +93,7 @@ func TestACallIsRecordedBeforeItIsMade(t *testing.T) {
 }
 
 func TestArgumentsReachTheServerAsTheyAre(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	w.behave = func(p *peer) {
 		p.serve(func(p *peer, s said) {
 			var params struct{ Arguments json.RawMessage }
@@ -118,7 +118,7 @@ func TestWhatIsNotOfferedCannotBeCalled(t *testing.T) {
 	one := files()
 	one.Tools = []string{"ech*"}
 	none := config.MCPServer{Name: "none", Command: []string{"/s"}, Tools: []string{}}
-	w := newWorld(t, one, none)
+	w := newFixture(t, one, none)
 	if got := w.names(operator()); !slices.Equal(got, []string{"files__echo"}) {
 		t.Errorf("offered are %v", got)
 	}
@@ -130,7 +130,7 @@ func TestWhatIsNotOfferedCannotBeCalled(t *testing.T) {
 }
 
 // blocking is a server whose calls wait for the test.
-func blocking(w *world) (arrived chan said, release chan struct{}) {
+func blocking(w *fixture) (arrived chan said, release chan struct{}) {
 	arrived, release = make(chan said, 64), make(chan struct{})
 	w.behave = func(p *peer) {
 		p.serve(func(p *peer, s said) {
@@ -148,7 +148,7 @@ func blocking(w *world) (arrived chan said, release chan struct{}) {
 func TestCallsAtTheSameTimeAreBounded(t *testing.T) {
 	shared := files()
 	shared.Shared = true
-	w := newWorld(t, shared)
+	w := newFixture(t, shared)
 	arrived, release := blocking(w)
 	var work sync.WaitGroup
 	begin := func(id string, n int) {
@@ -185,7 +185,7 @@ func TestCallsAtTheSameTimeAreBounded(t *testing.T) {
 }
 
 func TestACanceledCallIsCanceledAtTheServer(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	arrived, release := blocking(w)
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
@@ -206,7 +206,7 @@ func TestACanceledCallIsCanceledAtTheServer(t *testing.T) {
 }
 
 func TestACallThatSaysNothingEndsAndOneThatGoesOnDoesNot(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	w.pace.call = time.Second
 	release := make(chan struct{})
 	w.behave = func(p *peer) {
@@ -245,7 +245,7 @@ func TestACallThatSaysNothingEndsAndOneThatGoesOnDoesNot(t *testing.T) {
 	for silence, code := range map[time.Duration]string{0: problem.Timeout, 4 * time.Second: ""} {
 		patient := files()
 		patient.Silence = silence
-		w := newWorld(t, patient)
+		w := newFixture(t, patient)
 		w.pace.call = 300 * time.Millisecond
 		w.behave = func(p *peer) {
 			p.serve(func(p *peer, s said) { time.Sleep(600 * time.Millisecond); echo(p, s) })
@@ -257,7 +257,7 @@ func TestACallThatSaysNothingEndsAndOneThatGoesOnDoesNot(t *testing.T) {
 }
 
 func TestAServerThatHangsIsEndedAndOthersGoOn(t *testing.T) {
-	w := newWorld(t, files(), config.MCPServer{Name: "good", Command: []string{"/s"}})
+	w := newFixture(t, files(), config.MCPServer{Name: "good", Command: []string{"/s"}})
 	if _, err := w.call(operator(), "good__echo"); err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +280,7 @@ func TestAServerThatHangsIsEndedAndOthersGoOn(t *testing.T) {
 }
 
 func TestACrashIsToldAndTheServerStartedAgain(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	w.behave = func(p *peer) {
 		p.serve(func(p *peer, s said) {
 			if s.tool() == "other" {
@@ -310,7 +310,7 @@ func TestACrashIsToldAndTheServerStartedAgain(t *testing.T) {
 func second[T any](_ T, err error) error { return err }
 
 func TestAServerThatKeepsCrashingIsLeftAlone(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	w.behave = func(p *peer) { p.exit() }
 	for range maxCrashes {
 		if _, err := w.call(agent(), "files__echo"); problem.CodeOf(err) != problem.JailFailed {
@@ -337,7 +337,7 @@ func TestAServerThatKeepsCrashingIsLeftAlone(t *testing.T) {
 }
 
 func TestAnIdleServerEndsAndItsToolsAreStillListed(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	w.o.Servers[0].Idle = 20 * time.Millisecond // less than a declaration may say
 	if got := w.names(agent()); len(got) != 2 {
 		t.Fatalf("offered are %v", got)
@@ -355,7 +355,7 @@ func TestAnIdleServerEndsAndItsToolsAreStillListed(t *testing.T) {
 }
 
 func TestAServerThatIsUsedIsNotIdle(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	w.o.Servers[0].Idle = 20 * time.Millisecond // less than a declaration may say
 	arrived, release := blocking(w)
 	failed := make(chan error, 1)
@@ -373,7 +373,7 @@ func TestAServerThatIsUsedIsNotIdle(t *testing.T) {
 }
 
 func TestASlowStartDelaysNobodyElsesList(t *testing.T) {
-	w := newWorld(t, files(), config.MCPServer{Name: "slow", Command: []string{"/s"}})
+	w := newFixture(t, files(), config.MCPServer{Name: "slow", Command: []string{"/s"}})
 	hold := make(chan struct{})
 	var once sync.Mutex
 	n := 0
@@ -399,7 +399,7 @@ func TestASlowStartDelaysNobodyElsesList(t *testing.T) {
 }
 
 func TestAChangedListIsFollowed(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	w.pace.listGap = time.Millisecond
 	if got := w.names(agent()); len(got) != 2 {
 		t.Fatalf("%v", got)
@@ -414,7 +414,7 @@ func TestAChangedListIsFollowed(t *testing.T) {
 }
 
 func TestWhatAServerRefusesIsAnAnswer(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	w.behave = func(p *peer) {
 		p.serve(func(p *peer, s said) {
 			p.say(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"no \u001b[31mway"}}`, s.ID)
@@ -430,7 +430,7 @@ func TestWhatAServerRefusesIsAnAnswer(t *testing.T) {
 }
 
 func TestAClosedServiceStartsNothing(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	if _, err := w.call(agent(), "files__echo"); err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // hears waits until the view of a principal is another one, and says what it is.
-func (w *world) hears(by identity.Principal, changed <-chan struct{}, before string) string {
+func (w *fixture) hears(by identity.Principal, changed <-chan struct{}, before string) string {
 	w.t.Helper()
 	for {
 		if now := w.view(by); now != before {
@@ -24,7 +24,7 @@ func (w *world) hears(by identity.Principal, changed <-chan struct{}, before str
 	}
 }
 
-func (w *world) view(by identity.Principal) string {
+func (w *fixture) view(by identity.Principal) string {
 	w.t.Helper()
 	view, err := w.View(w.t.Context(), by)
 	if err != nil {
@@ -34,7 +34,7 @@ func (w *world) view(by identity.Principal) string {
 }
 
 func TestChangesAreToldToThoseWhoseToolsChange(t *testing.T) {
-	w := newWorld(t, files(), config.MCPServer{Name: "other", Command: []string{"/s"}})
+	w := newFixture(t, files(), config.MCPServer{Name: "other", Command: []string{"/s"}})
 	w.pace.listGap = time.Millisecond
 	changed, stop := w.Watch(agent())
 	defer stop()
@@ -117,7 +117,7 @@ func TestChangesAreToldToThoseWhoseToolsChange(t *testing.T) {
 }
 
 func TestWhoListensHearsOfTheEnd(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	changed, stop := w.Watch(agent())
 	defer stop()
 	if err := w.Close(t.Context()); err != nil {
@@ -134,7 +134,7 @@ func TestWhoListensHearsOfTheEnd(t *testing.T) {
 
 // A server that is started again with another list is followed too.
 func TestARestartWithAnotherListIsAChange(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	changed, stop := w.Watch(agent())
 	defer stop()
 	_, seen := w.OffersFor(t.Context(), agent(), Tools)
@@ -155,7 +155,7 @@ func TestARestartWithAnotherListIsAChange(t *testing.T) {
 
 // A listing goes by servers that were read a moment before, and that may have been declared anew since.
 func TestWhoListsServersAsTheyWereTakesNothingFromThoseThatAre(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	if _, err := w.call(agent(), "files__echo"); err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ func counting(p *peer) {
 }
 
 // says calls a tool, whose answer must be this.
-func (w *world) says(by identity.Principal, tool, want string) {
+func (w *fixture) says(by identity.Principal, tool, want string) {
 	w.t.Helper()
 	if got, err := w.call(by, tool); err != nil || got != want {
 		w.t.Errorf("%s: %s says %q, %v; want %q", by.Name, tool, got, err, want)
@@ -42,13 +42,13 @@ func (w *world) says(by identity.Principal, tool, want string) {
 }
 
 // places gives the servers so few places, of so many tenants.
-func (w *world) places(whole int64, tenants int) {
+func (w *fixture) places(whole int64, tenants int) {
 	w.Service.running = quota.NewGate(quota.GateOptions{Kind: quota.Servers(), Whole: whole, Tenants: func() int { return tenants }})
 }
 
 func TestAServerHoldsTheStateOfOneCaller(t *testing.T) {
 	both := config.MCPServer{Name: "both", Command: []string{"/s"}, Shared: true}
-	w := newWorld(t, files(), both)
+	w := newFixture(t, files(), both)
 	w.given = []string{"files", "both"}
 	w.behave = counting
 	a, b := numbered(1, "default"), numbered(2, "default")
@@ -109,7 +109,7 @@ func TestAServerHoldsTheStateOfOneCaller(t *testing.T) {
 func TestAServerBesideAnAgentStaysUntilItIsEnded(t *testing.T) {
 	server := files()
 	server.Agent = "bot"
-	w := newWorld(t, server)
+	w := newFixture(t, server)
 	w.o.Keeper = w
 	for range 2 {
 		if out, err := w.Call(t.Context(), agent(), "files__echo", nil, nil); err != nil || out.IsError {
@@ -132,7 +132,7 @@ func TestAServerBesideAnAgentStaysUntilItIsEnded(t *testing.T) {
 func TestAServerEndsWhenItIsOld(t *testing.T) {
 	server := files()
 	server.Agent = "bot"
-	w := newWorld(t, server)
+	w := newFixture(t, server)
 	w.o.Keeper, w.pace.life = w, 200*time.Millisecond
 	for n := range 2 {
 		if out, err := w.Call(t.Context(), agent(), "files__echo", nil, nil); err != nil || out.IsError {
@@ -143,7 +143,7 @@ func TestAServerEndsWhenItIsOld(t *testing.T) {
 }
 
 func TestListingStartsOneOfEachServer(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	var work sync.WaitGroup
 	for n := range 20 {
 		work.Go(func() {
@@ -159,7 +159,7 @@ func TestListingStartsOneOfEachServer(t *testing.T) {
 }
 
 func TestIdleInstancesMakeRoom(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	w.places(3, 1)
 	w.behave = counting
 	a := func(n int) identity.Principal { return numbered(n, "default") }
@@ -180,7 +180,7 @@ func TestIdleInstancesMakeRoom(t *testing.T) {
 }
 
 func TestWhatIsCalledMakesNoRoom(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	w.places(2, 1)
 	arrived, release := blocking(w)
 	var work sync.WaitGroup
@@ -206,7 +206,7 @@ func TestWhatIsCalledMakesNoRoom(t *testing.T) {
 func TestATenantsOwnMakeRoomFirst(t *testing.T) {
 	server := files()
 	server.Tenants = []string{"*"}
-	w := newWorld(t, server)
+	w := newFixture(t, server)
 	w.places(5, 2) // four of one tenant
 	w.behave = counting
 	w.says(numbered(0, "old"), "files__echo", "call 1")
@@ -227,7 +227,7 @@ func TestATenantsOwnMakeRoomFirst(t *testing.T) {
 }
 
 func TestManyCallersLeaveNothingBehind(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	w.places(4, 1)
 	var work sync.WaitGroup
 	next := make(chan int)
@@ -255,7 +255,7 @@ func TestManyCallersLeaveNothingBehind(t *testing.T) {
 }
 
 func TestAnInstanceEndsWithItsOwner(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	w.behave = counting
 	old, other := agent(), numbered(2, "default")
 	w.says(old, "files__echo", "call 1")
@@ -270,7 +270,7 @@ func TestAnInstanceEndsWithItsOwner(t *testing.T) {
 }
 
 func TestCrashesAreOfWhoCalled(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	w.behave = func(p *peer) {
 		p.serve(func(p *peer, s said) {
 			if s.tool() == "other" {
@@ -297,7 +297,7 @@ func TestCrashesAreOfWhoCalled(t *testing.T) {
 
 // A program that does not start is not started again for everybody who would like to have it.
 func TestAServerThatDoesNotStartIsLeftAloneForAll(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	w.behave = func(p *peer) { p.exit() }
 	for n := range 20 {
 		if _, err := w.call(numbered(n, "default"), "files__echo"); problem.CodeOf(err) != problem.JailFailed {
@@ -316,13 +316,13 @@ func TestAServerThatDoesNotStartIsLeftAloneForAll(t *testing.T) {
 
 // The record and the answer of a start that is given up say why, and not that the server failed.
 func TestAStartThatIsGivenUpSaysWhy(t *testing.T) {
-	for code, giveUp := range map[string]func(w *world) error{
-		problem.Unauthorized: func(w *world) error { w.revoke(agent().ID); return nil },
-		problem.ShuttingDown: func(w *world) error { return w.Close(t.Context()) },
-		problem.Conflict:     func(w *world) error { return w.Remove(t.Context(), admin(), "more") },
-		problem.JailFailed:   func(w *world) error { w.peer(0).exit(); return nil },
+	for code, giveUp := range map[string]func(w *fixture) error{
+		problem.Unauthorized: func(w *fixture) error { w.revoke(agent().ID); return nil },
+		problem.ShuttingDown: func(w *fixture) error { return w.Close(t.Context()) },
+		problem.Conflict:     func(w *fixture) error { return w.Remove(t.Context(), admin(), "more") },
+		problem.JailFailed:   func(w *fixture) error { w.peer(0).exit(); return nil },
 	} {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.given, w.pace.soon = []string{"more"}, time.Minute
 		w.behave = func(p *peer) {
 			p.set("tools/list", "") // it is not answered

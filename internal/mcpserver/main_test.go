@@ -146,8 +146,8 @@ func (p *peer) serve(calls func(p *peer, s said)) {
 // echo answers every call with its tool.
 func echo(p *peer, s said) { p.text(s, "called "+s.tool()) }
 
-// world is a service with fakes around it, whose jails are goroutines.
-type world struct {
+// fixture is a service with fakes around it, whose jails are goroutines.
+type fixture struct {
 	*Service
 	t *testing.T
 
@@ -174,9 +174,9 @@ type hold struct {
 	cancel context.CancelCauseFunc
 }
 
-func newWorld(t *testing.T, servers ...config.MCPServer) *world {
+func newFixture(t *testing.T, servers ...config.MCPServer) *fixture {
 	t.Helper()
-	w := &world{t: t, held: map[*int]hold{}, jails: map[jail.Name]*peer{}, admits: map[netip.Addr]gateway.Caller{}, given: []string{"files"}}
+	w := &fixture{t: t, held: map[*int]hold{}, jails: map[jail.Name]*peer{}, admits: map[netip.Addr]gateway.Caller{}, given: []string{"files"}}
 	db, err := sqlite.Open(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -209,12 +209,12 @@ func newWorld(t *testing.T, servers ...config.MCPServer) *world {
 }
 
 // AuthorizeWith implements Authority with the real table.
-func (w *world) AuthorizeWith(_ context.Context, p identity.Principal, op identity.Operation, object identity.Object) error {
+func (w *fixture) AuthorizeWith(_ context.Context, p identity.Principal, op identity.Operation, object identity.Object) error {
 	return identity.CanWith(p, op, object)
 }
 
 // WatchValidity implements Authority.
-func (w *world) WatchValidity(_ context.Context, p identity.Principal, cancel context.CancelCauseFunc) (func(), error) {
+func (w *fixture) WatchValidity(_ context.Context, p identity.Principal, cancel context.CancelCauseFunc) (func(), error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	id := new(int)
@@ -223,7 +223,7 @@ func (w *world) WatchValidity(_ context.Context, p identity.Principal, cancel co
 }
 
 // revoke ends what is held for somebody.
-func (w *world) revoke(id string) {
+func (w *fixture) revoke(id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, h := range w.held {
@@ -234,17 +234,17 @@ func (w *world) revoke(id string) {
 }
 
 // UseSecret implements Vault.
-func (w *world) UseSecret(_ context.Context, n vault.SecretName, _ vault.Destination, use func(secret.Value) error) error {
+func (w *fixture) UseSecret(_ context.Context, n vault.SecretName, _ vault.Destination, use func(secret.Value) error) error {
 	v := secret.New([]byte("value-of-" + n.Tenant + "-" + n.Service))
 	defer v.Wipe()
 	return use(v)
 }
 
 // MarkUsed implements Vault.
-func (w *world) MarkUsed(context.Context, vault.SecretName, time.Time) error { return nil }
+func (w *fixture) MarkUsed(context.Context, vault.SecretName, time.Time) error { return nil }
 
 // CreateWith implements Driver.
-func (w *world) CreateWith(_ context.Context, spec jail.Spec, ready func(jail.Name, jail.Lease) error) (*jail.Jail, error) {
+func (w *fixture) CreateWith(_ context.Context, spec jail.Spec, ready func(jail.Name, jail.Lease) error) (*jail.Jail, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
@@ -288,7 +288,7 @@ func (w *world) CreateWith(_ context.Context, spec jail.Spec, ready func(jail.Na
 }
 
 // run runs a server behind pipes. The caller has the lock.
-func (w *world) run() (*peer, *jail.Stdio, error) {
+func (w *fixture) run() (*peer, *jail.Stdio, error) {
 	var ends [6]*os.File
 	for n := 0; n < 6; n += 2 {
 		r, wr, err := os.Pipe()
@@ -320,14 +320,14 @@ func (w *world) run() (*peer, *jail.Stdio, error) {
 }
 
 // Kept implements Keeper: one agent runs.
-func (w *world) Kept(context.Context, uint64, bool) (uint64, []jail.KeptStatus, error) {
+func (w *fixture) Kept(context.Context, uint64, bool) (uint64, []jail.KeptStatus, error) {
 	one := jail.KeptStatus{Jail: "atest00000", Phase: jail.PhaseRunning}
 	one.Spec.Agent = &jail.Agent{Tenant: "default", Name: "bot"}
 	return 1, []jail.KeptStatus{one}, nil
 }
 
 // ExecIn implements Keeper.
-func (w *world) ExecIn(context.Context, jail.Name, jail.Program) (*jail.Running, error) {
+func (w *fixture) ExecIn(context.Context, jail.Name, jail.Program) (*jail.Running, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p, stdio, err := w.run()
@@ -344,14 +344,14 @@ func (w *world) ExecIn(context.Context, jail.Name, jail.Program) (*jail.Running,
 	}}, nil
 }
 
-func (w *world) admitted() []jail.Name {
+func (w *fixture) admitted() []jail.Name {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append([]jail.Name(nil), w.opened...)
 }
 
 // Wait implements Driver.
-func (w *world) Wait(ctx context.Context, name jail.Name) (jail.Exit, error) {
+func (w *fixture) Wait(ctx context.Context, name jail.Name) (jail.Exit, error) {
 	w.mu.Lock()
 	p := w.jails[name]
 	w.mu.Unlock()
@@ -367,7 +367,7 @@ func (w *world) Wait(ctx context.Context, name jail.Name) (jail.Exit, error) {
 }
 
 // Destroy implements Driver.
-func (w *world) Destroy(_ context.Context, name jail.Name) error {
+func (w *fixture) Destroy(_ context.Context, name jail.Name) error {
 	w.mu.Lock()
 	p := w.jails[name]
 	delete(w.jails, name)
@@ -379,8 +379,8 @@ func (w *world) Destroy(_ context.Context, name jail.Name) error {
 	return nil
 }
 
-// door is the gateway of a world.
-type door struct{ w *world }
+// door is the gateway of a fixture.
+type door struct{ w *fixture }
 
 // Admit implements Gateway.
 func (d door) Admit(addr netip.Addr, who gateway.Caller) error {
@@ -400,19 +400,19 @@ func (d door) Forget(addr netip.Addr, jail string) error {
 	return nil
 }
 
-func (w *world) running() int {
+func (w *fixture) running() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.jails)
 }
 
-func (w *world) started() int {
+func (w *fixture) started() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.peers)
 }
 
-func (w *world) peer(n int) *peer {
+func (w *fixture) peer(n int) *peer {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.peers[n]
@@ -434,7 +434,7 @@ func admin() identity.Principal {
 	return identity.Principal{Kind: identity.KindAdmin, ID: "admin", Role: identity.RoleAdmin, TokenID: "admin"}
 }
 
-func (w *world) names(by identity.Principal) []string {
+func (w *fixture) names(by identity.Principal) []string {
 	out := []string{}
 	offers, _ := w.OffersFor(w.t.Context(), by, Tools)
 	for _, tool := range offers.Tools {
@@ -444,7 +444,7 @@ func (w *world) names(by identity.Principal) []string {
 }
 
 // calls a tool and returns the text of its answer, or the error.
-func (w *world) call(by identity.Principal, name string) (string, error) {
+func (w *fixture) call(by identity.Principal, name string) (string, error) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
 	defer cancel()

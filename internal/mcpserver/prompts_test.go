@@ -36,7 +36,7 @@ func promptly(p *peer) {
 }
 
 func TestPromptsAreOfferedAndGot(t *testing.T) {
-	w := newWorld(t, files(), config.MCPServer{Name: "other", Command: []string{"/s"}})
+	w := newFixture(t, files(), config.MCPServer{Name: "other", Command: []string{"/s"}})
 	w.behave = promptly
 	offers, _ := w.OffersFor(t.Context(), operator(), Prompts)
 	var names []string
@@ -89,7 +89,7 @@ func TestPromptsAreOfferedAndGot(t *testing.T) {
 func TestPromptsThatAreNotOfferedAreNotAskedFor(t *testing.T) {
 	named := files()
 	named.Tools = []string{"echo"}
-	w := newWorld(t, named)
+	w := newFixture(t, named)
 	w.behave = promptly
 	if offers, _ := w.OffersFor(t.Context(), agent(), Prompts); len(offers.Prompts) != 0 || len(w.names(agent())) != 1 || w.peer(0).heard("prompts/list") {
 		t.Errorf("offered are %+v", offers)
@@ -99,7 +99,7 @@ func TestPromptsThatAreNotOfferedAreNotAskedFor(t *testing.T) {
 	}
 	yes := true
 	named.Prompts = &yes
-	w = newWorld(t, named)
+	w = newFixture(t, named)
 	w.behave = promptly
 	if offers, _ := w.OffersFor(t.Context(), agent(), Prompts); len(offers.Prompts) != 2 {
 		t.Errorf("where it is said: %+v", offers)
@@ -108,7 +108,7 @@ func TestPromptsThatAreNotOfferedAreNotAskedFor(t *testing.T) {
 
 // Operators see what there is of a server, and which list it does not give.
 func TestATestSaysWhatAServerOffers(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	w.behave = promptly
 	r, err := w.Test(t.Context(), admin(), "", "files")
 	if err != nil || r.Problem != "" || len(r.Tools) != 2 || len(r.Resources) != 1 || len(r.Templates) != 1 || len(r.Prompts) != 2 {
@@ -140,7 +140,7 @@ func TestATestSaysWhatAServerOffers(t *testing.T) {
 }
 
 func TestCompletionsComeFromTheServerThatIsMeant(t *testing.T) {
-	w := newWorld(t, files(), config.MCPServer{Name: "other", Command: []string{"/s"}})
+	w := newFixture(t, files(), config.MCPServer{Name: "other", Command: []string{"/s"}})
 	w.behave = promptly
 	ask := func(ref sdk.CompleteReference) (*sdk.CompleteResult, error) {
 		return w.Complete(t.Context(), agent(), &sdk.CompleteParams{Ref: &ref, Argument: sdk.CompleteParamsArgument{Name: "who", Value: "a"},
@@ -175,7 +175,7 @@ func TestCompletionsComeFromTheServerThatIsMeant(t *testing.T) {
 		t.Errorf("of nothing: %v", err)
 	}
 	// A server that has no such answers is not asked for any.
-	plain := newWorld(t, files())
+	plain := newFixture(t, files())
 	plain.behave = func(p *peer) {
 		whole(p)
 		p.can = `{"tools":{},"resources":{}}`

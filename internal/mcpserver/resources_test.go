@@ -69,7 +69,7 @@ func TestOfferedURIsComeBackAsTheyWere(t *testing.T) {
 }
 
 func TestResourcesAreOfferedAndRead(t *testing.T) {
-	w := newWorld(t, files(), config.MCPServer{Name: "other", Command: []string{"/s"}})
+	w := newFixture(t, files(), config.MCPServer{Name: "other", Command: []string{"/s"}})
 	w.behave = serveWhole
 	offers, _ := w.OffersFor(t.Context(), operator(), Resources)
 	var uris []string
@@ -127,7 +127,7 @@ func TestResourcesOfOthersAreNotThere(t *testing.T) {
 	named.Name, named.Tools = "named", []string{"echo"}
 	yes := true
 	both.Name, both.Tools, both.Resources = "both", []string{"echo"}, &yes
-	w := newWorld(t, files(), config.MCPServer{Name: "other", Command: []string{"/s"}}, silent, named, both)
+	w := newFixture(t, files(), config.MCPServer{Name: "other", Command: []string{"/s"}}, silent, named, both)
 	w.behave = serveWhole
 	w.given = []string{"files", "silent", "named", "both"}
 	offers, _ := w.OffersFor(t.Context(), agent(), Resources)
@@ -145,7 +145,7 @@ func TestResourcesOfOthersAreNotThere(t *testing.T) {
 		t.Errorf("another tenant: %v", err)
 	}
 	// A server without resources is asked for none, and its links stay as they are.
-	plain := newWorld(t, files())
+	plain := newFixture(t, files())
 	plain.behave = func(p *peer) { p.serve(answers) }
 	if _, err := plain.Read(t.Context(), agent(), "mcp+files+file:///x", nil); problem.CodeOf(err) != problem.NotFound {
 		t.Errorf("of a server without resources: %v", err)
@@ -181,7 +181,7 @@ func TestHostileListsAreMadeHarmless(t *testing.T) {
 		"no answer":          {``, 0, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, files())
+			w := newFixture(t, files())
 			w.pace.soon, w.pace.listGap = 200*time.Millisecond, time.Millisecond
 			if c.list != "" {
 				w.pace.soon = w.pace.list - time.Second
@@ -237,7 +237,7 @@ func TestCursorsThatGoRoundEnd(t *testing.T) {
 
 // When the resources of a server change, who may use it hears of that, and of nothing else.
 func TestChangesOfResourcesAreTold(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	w.pace.listGap = time.Millisecond
 	w.behave = serveWhole
 	changed, stop := w.Watch(agent())
@@ -282,7 +282,7 @@ func TestResourcesOfOneCallerAreListedToNobodyElse(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		server := files()
 		server.Shared = shared
-		w := newWorld(t, server)
+		w := newFixture(t, server)
 		w.pace.listGap = time.Millisecond
 		w.behave = func(p *peer) {
 			whole(p)
@@ -336,7 +336,7 @@ func TestResourcesOfOneCallerAreListedToNobodyElse(t *testing.T) {
 
 // Reads have the bounds that calls have, together with them.
 func TestReadsAreBoundedAsCallsAre(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	arrived, release := make(chan said, 64), make(chan struct{})
 	w.behave = func(p *peer) {
 		whole(p)

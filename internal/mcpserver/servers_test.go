@@ -19,7 +19,7 @@ import (
 )
 
 func TestServersAreAddedReplacedAndRemoved(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	added := config.MCPServer{Name: "more", Command: []string{"/one"}}
 	if _, err := w.Add(t.Context(), admin(), added); err != nil {
 		t.Fatal(err)
@@ -58,23 +58,23 @@ func TestServersAreAddedReplacedAndRemoved(t *testing.T) {
 // secrets. A change of another server keeps nobody from theirs.
 func TestAServerThatIsRemovedOrReplacedMeanwhileIsNotStartedOnceMore(t *testing.T) {
 	old := config.MCPServer{Name: "more", Command: []string{"/old"}}
-	add := func(w *world, name, program string) error {
+	add := func(w *fixture, name, program string) error {
 		_, err := w.Add(t.Context(), admin(), config.MCPServer{Name: name, Command: []string{program}})
 		return err
 	}
 	for what, test := range map[string]struct {
-		change func(w *world) error
+		change func(w *fixture) error
 		runs   string // afterwards
 	}{
-		"removed":  {func(w *world) error { return w.Remove(t.Context(), admin(), old.Name) }, ""},
-		"replaced": {func(w *world) error { return add(w, old.Name, "/new") }, "/new"},
-		"another":  {func(w *world) error { return add(w, "another", "/another") }, "/old"},
+		"removed":  {func(w *fixture) error { return w.Remove(t.Context(), admin(), old.Name) }, ""},
+		"replaced": {func(w *fixture) error { return add(w, old.Name, "/new") }, "/new"},
+		"another":  {func(w *fixture) error { return add(w, "another", "/another") }, "/old"},
 	} {
-		for how, begins := range map[string]func(w *world) bool{
-			"called": func(w *world) bool { _, err := w.call(agent(), "more__echo"); return err == nil },
-			"listed": func(w *world) bool { return len(w.names(agent())) > 0 },
+		for how, begins := range map[string]func(w *fixture) bool{
+			"called": func(w *fixture) bool { _, err := w.call(agent(), "more__echo"); return err == nil },
+			"listed": func(w *fixture) bool { return len(w.names(agent())) > 0 },
 		} {
-			w := newWorld(t)
+			w := newFixture(t)
 			if _, err := w.Add(t.Context(), admin(), old); err != nil {
 				t.Fatal(err)
 			}
@@ -102,7 +102,7 @@ func TestAServerThatIsRemovedOrReplacedMeanwhileIsNotStartedOnceMore(t *testing.
 }
 
 func TestServersOfTheFileAreChangedThere(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	if _, err := w.Add(t.Context(), admin(), files()); problem.CodeOf(err) != problem.Conflict {
 		t.Errorf("added: %v", err)
 	}
@@ -113,7 +113,7 @@ func TestServersOfTheFileAreChangedThere(t *testing.T) {
 }
 
 func TestOnlyAdminsOfTheInstallationChangeServers(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	own := operator()
 	own.Role = identity.RoleAdmin // of a tenant
 	for _, by := range []identity.Principal{operator(), own, agent(), {}} {
@@ -137,7 +137,7 @@ func TestOnlyAdminsOfTheInstallationChangeServers(t *testing.T) {
 }
 
 func TestBadServersAreRefusedWithEverythingAtOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	_, err := w.Add(t.Context(), admin(), config.MCPServer{Name: "Bad", Command: []string{"relative"}, Allow: []string{"example.com"}})
 	if problem.CodeOf(err) != problem.BadRequest {
 		if many, ok := err.(*problem.ValidationError); !ok || many.Code != problem.BadRequest || len(many.Flaws) != 3 {
@@ -151,7 +151,7 @@ func TestBadServersAreRefusedWithEverythingAtOnce(t *testing.T) {
 
 // Entries of the database are checked like those that people write.
 func TestDamagedEntriesAreLeftOut(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	now := w.o.Now()
 	for n, body := range []string{`{`, `{"name":"other","command":["/x"]}`, `{"name":"bad2","command":["x"]}`, `{"name":"bad3","command":["/x"],"mounts":[{"source":"/","target":"/etc"}]}`} {
 		err := w.o.Store.CreateEntry(t.Context(), store.Entry{ID: newID(), Kind: kindServer, Name: fmt.Sprintf("bad%d", n), Body: []byte(body), CreatedAt: now, UpdatedAt: now})
@@ -168,7 +168,7 @@ func TestAServerHasTheJailThatIsDeclared(t *testing.T) {
 	server := config.MCPServer{Name: "full", Command: []string{"/usr/bin/x", "-a"}, Template: "mine", Env: map[string]string{"A": "b"},
 		Secrets: []config.ServerSecret{{Name: "TOKEN", Secret: "github"}, {Name: "KEY", Secret: "other", Env: true}},
 		Limits:  config.AgentLimits{Memory: 64 * config.MiB, Tasks: 9}, Mounts: []config.ServerMount{{Source: "/srv/x", Target: "/mnt/x", ReadOnly: true}}}
-	w := newWorld(t, server)
+	w := newFixture(t, server)
 	if _, err := w.call(operator(), "full__echo"); err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestAServerHasTheJailThatIsDeclared(t *testing.T) {
 
 func TestAServerReachesWhatIsAllowed(t *testing.T) {
 	server := config.MCPServer{Name: "net", Command: []string{"/x"}, Network: config.ServerNetworkGateway, Allow: []string{"example.com", "*.test.example:8443"}}
-	w := newWorld(t, server)
+	w := newFixture(t, server)
 	if _, err := w.call(operator(), "net__echo"); err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func TestAServerReachesWhatIsAllowed(t *testing.T) {
 func TestATestSaysWhatItFound(t *testing.T) {
 	server := files()
 	server.Tools = []string{"echo"}
-	w := newWorld(t, server)
+	w := newFixture(t, server)
 	r, err := w.Test(t.Context(), admin(), "", "files")
 	if err != nil || r.Problem != "" || r.Title != "peer" || r.Version != "7" || r.Protocol != "2025-06-18" || len(r.Tools) != 1 || r.Left != 1 {
 		t.Errorf("%+v, %v", r, err)

@@ -123,7 +123,7 @@ func TestHostileToolsAreMadeHarmless(t *testing.T) {
 }
 
 func TestListsAreBounded(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	w.behave = func(p *peer) {
 		var tools []string
 		for n := range 3 * maxTools {

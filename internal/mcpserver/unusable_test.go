@@ -18,7 +18,7 @@ func (noSecrets) UseSecret(_ context.Context, n vault.SecretName, _ vault.Destin
 }
 
 func TestAListSaysWhyAServerCannotBeUsed(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	told := func() string {
 		t.Helper()
 		list, err := w.List(t.Context(), admin(), "")

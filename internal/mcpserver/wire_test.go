@@ -44,7 +44,7 @@ func TestAServerThatFloodsIsEndedAndOthersGoOn(t *testing.T) {
 		}, "did not answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, files(), config.MCPServer{Name: "good", Command: []string{"/s"}})
+			w := newFixture(t, files(), config.MCPServer{Name: "good", Command: []string{"/s"}})
 			w.pace.pong = 200 * time.Millisecond
 			if w.pace.call = 30 * time.Second; c.says == "did not answer" {
 				w.pace.call = 3 * time.Second
@@ -70,7 +70,7 @@ func TestAServerThatFloodsIsEndedAndOthersGoOn(t *testing.T) {
 func TestAnAnswerThatCannotBeTakenCostsTheCall(t *testing.T) {
 	large := files()
 	large.Answer = config.MiB
-	w := newWorld(t, large)
+	w := newFixture(t, large)
 	waits, go1 := make(chan struct{}), make(chan struct{})
 	answers := map[string]func(n int) string{
 		"larger than it may be": func(n int) string { return `{"content":[{"type":"text","text":"` + strings.Repeat("x", n) + `"}]}` },
@@ -138,7 +138,7 @@ func TestAnAnswerThatCannotBeTakenCostsTheCall(t *testing.T) {
 // Large answers of all servers have a room together, of which a tenant has a share.
 func TestLargeAnswersHaveARoomTogether(t *testing.T) {
 	for size, code := range map[int64]string{6 << 20: problem.TooLarge, 8 << 20: ""} { // of which a tenant has four fifths
-		w := newWorld(t, files())
+		w := newFixture(t, files())
 		w.messages = quota.NewGate(quota.GateOptions{Kind: quota.ServerMessages(), Whole: size, Tenants: func() int { return 2 }})
 		w.behave = func(p *peer) {
 			p.serve(func(p *peer, s said) { p.text(s, strings.Repeat("x", 5<<20)) })
@@ -151,7 +151,7 @@ func TestLargeAnswersHaveARoomTogether(t *testing.T) {
 }
 
 func TestAServerThatDoesNotReadIsEnded(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	w.pace.write = 100 * time.Millisecond
 	w.behave = func(p *peer) {
 		for range 4 { // the hello, and the list of its tools; then nothing any more
@@ -181,7 +181,7 @@ func TestAServerThatDoesNotReadIsEnded(t *testing.T) {
 func TestAServerThatWorksNeedNotReadAnotherCall(t *testing.T) {
 	patient := files()
 	patient.Silence = time.Minute
-	w := newWorld(t, patient)
+	w := newFixture(t, patient)
 	w.pace.write = 50 * time.Millisecond
 	works, sent := make(chan struct{}), make(chan struct{})
 	begin := sync.OnceFunc(func() { close(works) })
@@ -208,7 +208,7 @@ func TestAServerThatWorksNeedNotReadAnotherCall(t *testing.T) {
 }
 
 func TestWhatAServerAsksOfItsClientIsRefused(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	refused := make(chan said, 8)
 	w.behave = func(p *peer) {
 		p.serve(func(p *peer, s said) {
@@ -255,7 +255,7 @@ func TestWhatAServerAsksOfItsClientIsRefused(t *testing.T) {
 }
 
 func TestLinesThatAreNoMessagesAreKeptAsWhatWasPrinted(t *testing.T) {
-	w := newWorld(t, files())
+	w := newFixture(t, files())
 	w.behave = func(p *peer) {
 		p.say("Server is starting…")
 		p.say(`{"jsonrpc":`)

@@ -281,7 +281,7 @@ func TestApplicationsKnowALoginOfTheVaultADayLater(t *testing.T) {
 		}
 	})
 	b := dialed.(*piped)
-	a := &accounts{world: newWorld(t)}
+	a := &accounts{fixture: newFixture(t)}
 	a.openStore(t)
 	const signedIn = "signed in as ann"
 	for name, app := range applications {

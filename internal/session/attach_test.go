@@ -29,7 +29,7 @@ func attach(t *testing.T, svc *Service, id string) Devtools {
 }
 
 func TestADevtoolsClientIsGuardedCountedAndOnRecord(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{})
 		b := w.all()[jail.Name(out.Jail)].browser
 		client := attach(t, svc, out.ID)
@@ -57,7 +57,7 @@ func TestADevtoolsClientIsGuardedCountedAndOnRecord(t *testing.T) {
 }
 
 func TestSessionsWithToolsHaveNoDevtoolsAndRunNoScript(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{Access: "tools"})
 		_, err := svc.Attach(t.Context(), admin, out.ID)
 		wantCode(t, err, problem.Forbidden)
@@ -77,7 +77,7 @@ func TestSessionsWithToolsHaveNoDevtoolsAndRunNoScript(t *testing.T) {
 }
 
 func TestTheNumberOfDevtoolsClientsIsBounded(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, _ *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{})
 		var all []Devtools
 		for range maxAttached {
@@ -99,7 +99,7 @@ func TestTheNumberOfDevtoolsClientsIsBounded(t *testing.T) {
 
 // Messages that one tenant's clients do not read leave memory for those of another.
 func TestMessagesOfOneTenantLeaveRoomForThoseOfOthers(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		w.tenants = 2
 		const step = 1 << 20
 		fill := func(tenant string, spare int64) (taken int64) {
@@ -139,7 +139,7 @@ func TestMessagesOfOneTenantLeaveRoomForThoseOfOthers(t *testing.T) {
 }
 
 func TestATokenIsGoodForItsSessionItsScopeAndItsTime(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, _ *fixture, svc *Service) {
 		out, other := mustOpen(t, svc, OpenRequest{}), mustOpen(t, svc, OpenRequest{})
 		redeem := func(scope Scope) identity.Principal {
 			t.Helper()
@@ -204,7 +204,7 @@ func TestATokenIsGoodForItsSessionItsScopeAndItsTime(t *testing.T) {
 }
 
 func TestTokensThatAreNotGoodAreRefused(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, _ *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{})
 		for _, life := range []time.Duration{-time.Second, time.Millisecond, MaxTokenLife + 1} {
 			_, err := svc.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, life)
@@ -250,7 +250,7 @@ func TestTokensThatAreNotGoodAreRefused(t *testing.T) {
 }
 
 func TestTheNumberOfTokensIsBoundedByThoseThatAreGood(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, _ *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{Idle: "1h", TTL: "1h"})
 		for range maxTokens {
 			if _, err := svc.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Minute); err != nil {
@@ -270,7 +270,7 @@ func TestTheNumberOfTokensIsBoundedByThoseThatAreGood(t *testing.T) {
 }
 
 func TestARecordingForAuditHasEveryStep(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, _ *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{Record: RecordAudit})
 		if _, err := visit(svc, t.Context(), admin, out.ID, "https://example.com/", 0); err != nil {
 			t.Fatal(err)
@@ -375,33 +375,33 @@ func TestValuesOfInjectedCookiesAreTakenOutOfErrors(t *testing.T) {
 // Attached clients are told why their session ends, also before the end is complete.
 func TestAClientIsToldWhatEndedItsSession(t *testing.T) {
 	for name, test := range map[string]struct {
-		end  func(t *testing.T, w *world, svc *Service, out Session)
+		end  func(t *testing.T, w *fixture, svc *Service, out Session)
 		code string
 		says string
 	}{
-		"its time is up": {func(_ *testing.T, w *world, svc *Service, _ Session) { time.Sleep(2 * time.Minute) }, problem.SessionClosed, "its time of 2m0s was up"},
-		"closed": {func(t *testing.T, _ *world, svc *Service, out Session) {
+		"its time is up": {func(_ *testing.T, w *fixture, svc *Service, _ Session) { time.Sleep(2 * time.Minute) }, problem.SessionClosed, "its time of 2m0s was up"},
+		"closed": {func(t *testing.T, _ *fixture, svc *Service, out Session) {
 			if _, err := svc.Close(t.Context(), admin, out.ID); err != nil {
 				t.Error(err)
 			}
 		}, problem.SessionClosed, "closed by admin"},
-		"its browser died": {func(_ *testing.T, w *world, _ *Service, out Session) {
+		"its browser died": {func(_ *testing.T, w *fixture, _ *Service, out Session) {
 			w.die(out.Jail, jail.Exit{Code: 1, Cause: jail.CauseExited})
 		}, problem.BrowserExited, "ended by itself"},
-		"memory": {func(_ *testing.T, w *world, _ *Service, out Session) {
+		"memory": {func(_ *testing.T, w *fixture, _ *Service, out Session) {
 			w.die(out.Jail, jail.Exit{Cause: jail.CauseMemory})
 		}, problem.LimitMemory, "out of memory"},
-		"cookies lost": {func(t *testing.T, w *world, _ *Service, out Session) {
+		"cookies lost": {func(t *testing.T, w *fixture, _ *Service, out Session) {
 			j := w.all()[jail.Name(out.Jail)]
 			j.browser.lost.Store(true)
 			if w.knownAs(j.addr).Vet(t.Context()) == nil {
 				t.Error("it is let through")
 			}
 		}, problem.CookiesLost, "the cookies with it"},
-		"clawjail is stopped": {func(_ *testing.T, _ *world, svc *Service, _ Session) { go svc.Shutdown(context.Background()) }, problem.SessionClosed, "was stopped"},
+		"clawjail is stopped": {func(_ *testing.T, _ *fixture, svc *Service, _ Session) { go svc.Shutdown(context.Background()) }, problem.SessionClosed, "was stopped"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+			inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 				out := mustOpen(t, svc, OpenRequest{TTL: "2m", Idle: "1m"})
 				client, err := svc.Attach(t.Context(), admin, out.ID)
 				if err != nil {

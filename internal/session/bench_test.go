@@ -47,7 +47,7 @@ func realLooking() []cookies.Cookie {
 // the browser itself takes to be told the same cookies, by Storage.setCookies alone.
 func BenchmarkInject50(b *testing.B) {
 	shell := dialShell(b)
-	a := &accounts{world: newWorld(nil)}
+	a := &accounts{fixture: newFixture(nil)}
 	a.openStore(b)
 	list := realLooking()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
@@ -121,7 +121,7 @@ func stores(b *testing.B) []weblogin.Origin {
 // is opened ahead, and ms-cookies-median an account with the cookies alone, in the same run.
 func BenchmarkInjectLogin(b *testing.B) {
 	shell := dialShell(b)
-	a := &accounts{world: newWorld(nil)}
+	a := &accounts{fixture: newFixture(nil)}
 	a.openStore(b)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()

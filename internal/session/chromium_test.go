@@ -101,7 +101,7 @@ func anyCookie(t *rapid.T) cookies.Cookie {
 // From the vault to Chromium's jar and back, a cookie stays what it is.
 func TestVaultAndChromiumKeepEveryCookie(t *testing.T) {
 	b := dialShell(t)
-	a := &accounts{world: newWorld(t)}
+	a := &accounts{fixture: newFixture(t)}
 	a.openStore(t)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

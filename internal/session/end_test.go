@@ -14,7 +14,7 @@ import (
 )
 
 func TestSessionEndsWhenItsTimeIsUpHoweverBusyItIs(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{TTL: "20m"})
 		for range 19 {
 			time.Sleep(time.Minute)
@@ -43,7 +43,7 @@ func TestSessionEndsWhenItsTimeIsUpHoweverBusyItIs(t *testing.T) {
 func TestTimeThatAMachineSleepsCounts(t *testing.T) {
 	var slept atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(slept.Load())) }
-	inBubble(t, func(o *Options) { o.Now = now }, func(t *testing.T, _ *world, svc *Service) {
+	inBubble(t, func(o *Options) { o.Now = now }, func(t *testing.T, _ *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{})
 		link, err := svc.IssueToken(t.Context(), admin, out.ID, identity.ScopeView, time.Hour)
 		if err != nil {
@@ -81,17 +81,17 @@ func TestTimeThatAMachineSleepsCounts(t *testing.T) {
 
 func TestSessionThatNobodyUsesIsClosed(t *testing.T) {
 	for name, test := range map[string]struct {
-		use  func(t *testing.T, w *world, svc *Service, id string)
+		use  func(t *testing.T, w *fixture, svc *Service, id string)
 		kept bool
 	}{
-		"nothing":                  {func(*testing.T, *world, *Service, string) {}, false},
-		"looking at it is not use": {func(t *testing.T, _ *world, svc *Service, id string) { mustGet(t, svc, id) }, false},
-		"a request": {func(t *testing.T, _ *world, svc *Service, id string) {
+		"nothing":                  {func(*testing.T, *fixture, *Service, string) {}, false},
+		"looking at it is not use": {func(t *testing.T, _ *fixture, svc *Service, id string) { mustGet(t, svc, id) }, false},
+		"a request": {func(t *testing.T, _ *fixture, svc *Service, id string) {
 			if _, err := visit(svc, t.Context(), admin, id, "about:blank", 0); err != nil {
 				t.Error(err)
 			}
 		}, true},
-		"traffic": {func(_ *testing.T, w *world, _ *Service, _ string) {
+		"traffic": {func(_ *testing.T, w *fixture, _ *Service, _ string) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			for addr := range w.admitted {
@@ -100,7 +100,7 @@ func TestSessionThatNobodyUsesIsClosed(t *testing.T) {
 		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+			inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 				out := mustOpen(t, svc, OpenRequest{})
 				time.Sleep(svc.Sessions.Idle - time.Second)
 				test.use(t, w, svc, out.ID)
@@ -124,7 +124,7 @@ func TestSessionThatNobodyUsesIsClosed(t *testing.T) {
 }
 
 func TestRequestInFlightIsUse(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{Idle: "10s"})
 		go func() {
 			time.Sleep(time.Minute)
@@ -154,7 +154,7 @@ func TestBrowserThatEndsEndsItsSession(t *testing.T) {
 		"unowned":      {jail.Exit{Signal: "killed", Cause: jail.CauseOwnerLost}, CauseOwnerLost, problem.SessionClosed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+			inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 				w.stderr = "first\nlast\n"
 				out := mustOpen(t, svc, OpenRequest{})
 				answer := make(chan error)
@@ -181,7 +181,7 @@ func TestBrowserThatEndsEndsItsSession(t *testing.T) {
 }
 
 func TestASessionThatWasClosedSaysWhichLimitsItHit(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		w.stderr, w.hit = "first\nlast\n", []jail.LimitName{jail.LimitTasks}
 		out := mustOpen(t, svc, OpenRequest{})
 		synctest.Wait()
@@ -198,7 +198,7 @@ func TestASessionThatWasClosedSaysWhichLimitsItHit(t *testing.T) {
 }
 
 func TestCloseReturnsBeforeTheJailIsRemoved(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{})
 		release := w.holding("destroy")
 		b := w.all()[jail.Name(out.Jail)].browser
@@ -246,7 +246,7 @@ func TestCloseReturnsBeforeTheJailIsRemoved(t *testing.T) {
 }
 
 func TestWaitingForTheEndEndsWithItsContext(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, _ *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -256,7 +256,7 @@ func TestWaitingForTheEndEndsWithItsContext(t *testing.T) {
 }
 
 func TestSessionCanBeClosedWhileItOpens(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		defer w.holding("connect")()
 		answer := make(chan error)
 		go func() {
@@ -282,7 +282,7 @@ func TestSessionCanBeClosedWhileItOpens(t *testing.T) {
 }
 
 func TestEndedSessionsAreForgottenLater(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, _ *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{})
 		if _, err := svc.Close(t.Context(), admin, out.ID); err != nil {
 			t.Fatal(err)
@@ -314,7 +314,7 @@ func TestEndedSessionsAreForgottenLater(t *testing.T) {
 }
 
 func TestDrainingOpensNoNewSessions(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, _ *fixture, svc *Service) {
 		open := mustOpen(t, svc, OpenRequest{})
 		svc.Drain(true)
 		_, err := svc.Open(t.Context(), admin, OpenRequest{})
@@ -335,7 +335,7 @@ func TestDrainingOpensNoNewSessions(t *testing.T) {
 
 func TestShutdownEndsEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		svc, err := New(w.options(func(o *Options) { o.WarmPool.Size = 2 }))
 		if err != nil {
 			t.Fatal(err)
@@ -366,7 +366,7 @@ func TestShutdownEndsEverything(t *testing.T) {
 
 func TestShutdownDoesNotWaitForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		svc, err := New(w.options())
 		if err != nil {
 			t.Fatal(err)
@@ -387,7 +387,7 @@ func TestShutdownDoesNotWaitForEver(t *testing.T) {
 }
 
 func TestJailIsDestroyedWhenTheHostDaemonComesBack(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{})
 		w.failing("destroy", problem.New(problem.HostdUnreachable, "", "it is away"))
 		if _, err := svc.Close(t.Context(), admin, out.ID); err != nil {
@@ -407,7 +407,7 @@ func TestJailIsDestroyedWhenTheHostDaemonComesBack(t *testing.T) {
 }
 
 func TestTeardownThatFailsIsTold(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{})
 		w.failing("destroy", problem.New(problem.JailBusy, "", "busy"))
 		if _, err := svc.Close(t.Context(), admin, out.ID); err != nil {

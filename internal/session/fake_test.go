@@ -30,9 +30,9 @@ import (
 	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
-// world is a driver, a gateway, a list of templates and browsers in memory. Every one of its steps can be made to
+// fixture is a driver, a gateway, a list of templates and browsers in memory. Every one of its steps can be made to
 // fail or to wait, and it keeps what happened, in order. All waiting is on channels, so a synctest bubble can skip it.
-type world struct {
+type fixture struct {
 	t *testing.T
 
 	mu       sync.Mutex
@@ -74,7 +74,7 @@ type fakeJail struct {
 
 type fakeBrowser struct {
 	once sync.Once
-	// step is what the world has to say about a step of this browser.
+	// step is what the fixture has to say about a step of this browser.
 	step func(name string) error
 	// within is step for what honours its context.
 	within func(ctx context.Context, name string) error
@@ -352,12 +352,12 @@ func (b *fakeBrowser) Do(ctx context.Context, op browser.Operation) (any, error)
 	return nil, fmt.Errorf("the fake cannot %T", op)
 }
 
-func newWorld(t *testing.T) *world {
-	return &world{t: t, jails: map[jail.Name]*fakeJail{}, admitted: map[netip.Addr]Caller{}, activity: map[netip.Addr]time.Time{},
+func newFixture(t *testing.T) *fixture {
+	return &fixture{t: t, jails: map[jail.Name]*fakeJail{}, admitted: map[netip.Addr]Caller{}, activity: map[netip.Addr]time.Time{},
 		digest: "sha256:one", fail: map[string]error{}, once: map[string]error{}, hold: map[string]chan struct{}{}}
 }
 
-func (w *world) step(ctx context.Context, name string) error {
+func (w *fixture) step(ctx context.Context, name string) error {
 	w.mu.Lock()
 	w.log = append(w.log, name)
 	err, hold := w.fail[name], w.hold[name]
@@ -378,11 +378,11 @@ func (w *world) step(ctx context.Context, name string) error {
 	return err
 }
 
-func (w *world) failOnce(step string, err error) { w.mu.Lock(); w.once[step] = err; w.mu.Unlock() }
+func (w *fixture) failOnce(step string, err error) { w.mu.Lock(); w.once[step] = err; w.mu.Unlock() }
 
-func (w *world) failing(step string, err error) { w.mu.Lock(); w.fail[step] = err; w.mu.Unlock() }
+func (w *fixture) failing(step string, err error) { w.mu.Lock(); w.fail[step] = err; w.mu.Unlock() }
 
-func (w *world) holding(step string) (release func()) {
+func (w *fixture) holding(step string) (release func()) {
 	c := make(chan struct{})
 	w.mu.Lock()
 	w.hold[step] = c
@@ -390,14 +390,14 @@ func (w *world) holding(step string) (release func()) {
 	return func() { w.mu.Lock(); delete(w.hold, step); w.mu.Unlock(); close(c) }
 }
 
-func (w *world) Template(ctx context.Context, name string) (Template, error) {
+func (w *fixture) Template(ctx context.Context, name string) (Template, error) {
 	err := w.step(ctx, "template")
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return Template{Digest: w.digest, Programs: map[string]string{"shell": "/opt/shell", "full": "/opt/full"}}, err
 }
 
-func (w *world) Create(ctx context.Context, spec jail.Spec) (*jail.Jail, error) {
+func (w *fixture) Create(ctx context.Context, spec jail.Spec) (*jail.Jail, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
@@ -431,7 +431,7 @@ func (w *world) Create(ctx context.Context, spec jail.Spec) (*jail.Jail, error) 
 		Timing: jail.Timing{Clone: time.Millisecond}}, nil
 }
 
-func (w *world) connect(ctx context.Context, stdio *jail.Stdio) (Browser, error) {
+func (w *fixture) connect(ctx context.Context, stdio *jail.Stdio) (Browser, error) {
 	if err := w.step(ctx, "connect"); err != nil {
 		return nil, err
 	}
@@ -445,7 +445,7 @@ func (w *world) connect(ctx context.Context, stdio *jail.Stdio) (Browser, error)
 	return w.jails[newest].browser, nil
 }
 
-func (w *world) jailNamed(name jail.Name) (*fakeJail, error) {
+func (w *fixture) jailNamed(name jail.Name) (*fakeJail, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if j := w.jails[name]; j != nil {
@@ -454,7 +454,7 @@ func (w *world) jailNamed(name jail.Name) (*fakeJail, error) {
 	return nil, jail.ErrNotFound
 }
 
-func (w *world) driverAdmit(ctx context.Context, name jail.Name) error {
+func (w *fixture) driverAdmit(ctx context.Context, name jail.Name) error {
 	if err := w.step(ctx, "driver admit"); err != nil {
 		return err
 	}
@@ -471,7 +471,7 @@ func (w *world) driverAdmit(ctx context.Context, name jail.Name) error {
 	return nil
 }
 
-func (w *world) Wait(ctx context.Context, name jail.Name) (jail.Exit, error) {
+func (w *fixture) Wait(ctx context.Context, name jail.Name) (jail.Exit, error) {
 	j, err := w.jailNamed(name)
 	if err != nil {
 		return jail.Exit{}, err
@@ -484,7 +484,7 @@ func (w *world) Wait(ctx context.Context, name jail.Name) (jail.Exit, error) {
 	}
 }
 
-func (w *world) Inspect(ctx context.Context, name jail.Name) (jail.Status, error) {
+func (w *fixture) Inspect(ctx context.Context, name jail.Name) (jail.Status, error) {
 	if err := w.step(ctx, "inspect"); err != nil {
 		return jail.Status{}, err
 	}
@@ -494,7 +494,7 @@ func (w *world) Inspect(ctx context.Context, name jail.Name) (jail.Status, error
 	return jail.Status{Usage: jail.Usage{Tasks: 42, CPU: 1500 * time.Microsecond, Hit: append([]jail.LimitName{jail.LimitDisk}, w.hit...)}}, err
 }
 
-func (w *world) Destroy(ctx context.Context, name jail.Name) error {
+func (w *fixture) Destroy(ctx context.Context, name jail.Name) error {
 	if err := w.step(ctx, "destroy"); err != nil {
 		return err
 	}
@@ -510,11 +510,11 @@ func (w *world) Destroy(ctx context.Context, name jail.Name) error {
 }
 
 // driver and way give the two Admits their own types.
-type driver struct{ *world }
+type driver struct{ *fixture }
 
 func (d driver) Admit(ctx context.Context, name jail.Name) error { return d.driverAdmit(ctx, name) }
 
-type way struct{ *world }
+type way struct{ *fixture }
 
 func (g way) Admit(addr netip.Addr, who Caller) error {
 	if err := g.step(context.Background(), "gateway admit"); err != nil {
@@ -557,7 +557,7 @@ func (g way) LastActivity(addr netip.Addr) time.Time {
 }
 
 // die ends the browser of a jail by itself.
-func (w *world) die(name string, how jail.Exit) {
+func (w *fixture) die(name string, how jail.Exit) {
 	w.mu.Lock()
 	j := w.jails[jail.Name(name)]
 	w.mu.Unlock()
@@ -567,27 +567,27 @@ func (w *world) die(name string, how jail.Exit) {
 }
 
 // all is a copy of the jails, so that a test may look while others make some.
-func (w *world) all() map[jail.Name]*fakeJail {
+func (w *fixture) all() map[jail.Name]*fakeJail {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return maps.Clone(w.jails)
 }
 
-func (w *world) has(name jail.Name) bool { return w.all()[name] != nil }
+func (w *fixture) has(name jail.Name) bool { return w.all()[name] != nil }
 
-func (w *world) isOpen(j *fakeJail) bool {
+func (w *fixture) isOpen(j *fakeJail) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return j.open
 }
 
-func (w *world) knownAs(addr netip.Addr) Caller {
+func (w *fixture) knownAs(addr netip.Addr) Caller {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.admitted[addr]
 }
 
-func (w *world) count(step string) int {
+func (w *fixture) count(step string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := 0
@@ -599,20 +599,20 @@ func (w *world) count(step string) int {
 	return n
 }
 
-func (w *world) left() (jails, admitted int) {
+func (w *fixture) left() (jails, admitted int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.jails), len(w.admitted)
 }
 
-func (w *world) nothingLeft(t *testing.T) {
+func (w *fixture) nothingLeft(t *testing.T) {
 	t.Helper()
 	if jails, admitted := w.left(); jails != 0 || admitted != 0 {
 		t.Errorf("%d jails and %d addresses at the gateway are left", jails, admitted)
 	}
 }
 
-func (w *world) before(t *testing.T, first, second string) {
+func (w *fixture) before(t *testing.T, first, second string) {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -622,7 +622,7 @@ func (w *world) before(t *testing.T, first, second string) {
 	}
 }
 
-func (w *world) options(change ...func(*Options)) Options {
+func (w *fixture) options(change ...func(*Options)) Options {
 	c := config.Default()
 	o := Options{
 		Driver: driver{w}, Gateway: way{w}, Templates: w, Connect: w.connect,
@@ -637,10 +637,10 @@ func (w *world) options(change ...func(*Options)) Options {
 }
 
 // inBubble runs a test with a Service in a bubble of its own time. Goroutines that are left at the end fail it.
-func inBubble(t *testing.T, change func(*Options), test func(t *testing.T, w *world, svc *Service)) {
+func inBubble(t *testing.T, change func(*Options), test func(t *testing.T, w *fixture, svc *Service)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		if change == nil {
 			change = func(*Options) {}
 		}

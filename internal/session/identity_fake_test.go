@@ -15,7 +15,7 @@ import (
 )
 
 // rights is the real table of who may do what, without keys.
-type rights struct{ w *world }
+type rights struct{ w *fixture }
 
 func (a rights) AuthorizeWith(_ context.Context, p identity.Principal, op identity.Operation, object identity.Object) error {
 	return identity.CanWith(p, op, object)
@@ -53,7 +53,7 @@ func (a rights) WatchValidity(ctx context.Context, p identity.Principal, cancel 
 }
 
 // revoke cuts whatever is held.
-func (w *world) revoke() {
+func (w *fixture) revoke() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, cancel := range w.held {
@@ -64,7 +64,7 @@ func (w *world) revoke() {
 // records is an audit log in memory: one line per record.
 type records struct {
 	audit.Records
-	w *world
+	w *fixture
 }
 
 func (r records) say(format string, args ...any) {

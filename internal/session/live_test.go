@@ -37,7 +37,7 @@ func next(t *testing.T, l *Live) Sight {
 }
 
 func TestAViewerSeesFramesAndWhoIsInControl(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := openOf(t, svc, worker, OpenRequest{})
 		b := w.all()[jail.Name(out.Jail)].browser
 		l := watch(t, svc, ben, out.ID)
@@ -77,7 +77,7 @@ func TestAViewerSeesFramesAndWhoIsInControl(t *testing.T) {
 }
 
 func TestAgentsAndStrangersDoNotWatch(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := openOf(t, svc, worker, OpenRequest{})
 		_, err := svc.Watch(t.Context(), worker, out.ID)
 		wantCode(t, err, problem.Forbidden)
@@ -95,7 +95,7 @@ func TestAgentsAndStrangersDoNotWatch(t *testing.T) {
 }
 
 func TestTwentyWatchOneSession(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{})
 		var last *Live
 		for range maxLives {
@@ -124,7 +124,7 @@ func TestWatchersAndAttachedClientsUseTheSession(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+			inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 				request := OpenRequest{Idle: "1m", TTL: "10m"}
 				left, stays, alone := mustOpen(t, svc, request), mustOpen(t, svc, request), mustOpen(t, svc, request)
 				leave := begin(t, svc, left.ID)
@@ -161,7 +161,7 @@ func TestWatchersAndAttachedClientsUseTheSession(t *testing.T) {
 }
 
 func TestAViewEndsWithItsTokenAndItsRevocation(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{Tenant: store.DefaultTenant})
 		holder := func(scope Scope, life time.Duration) (identity.Principal, string) {
 			t.Helper()
@@ -215,7 +215,7 @@ func TestAViewEndsWithItsTokenAndItsRevocation(t *testing.T) {
 }
 
 func TestAThumbnailIsMadeOnceForMany(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{Tenant: store.DefaultTenant})
 		release := w.holding("thumbnail")
 		done := make(chan error, 30)

@@ -90,7 +90,7 @@ func TestASessionEndsWhenItsCookiesAreLost(t *testing.T) {
 // The reason why the process ended is told where the kernel knows it.
 func TestMemoryIsTheReasonWhyCookiesAreLost(t *testing.T) {
 	for _, hit := range [][]jail.LimitName{nil, {jail.LimitMemory}} {
-		inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 			out := mustOpen(t, svc, OpenRequest{})
 			j := w.all()[jail.Name(out.Jail)]
 			j.how = jail.Exit{Hit: hit}
@@ -139,7 +139,7 @@ func TestASessionIsNotOpenedWithoutTheAccountThatItWasGiven(t *testing.T) {
 
 // A browser that does not answer has not said yes.
 func TestAConnectionIsRefusedWhenTheBrowserDoesNotSay(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{})
 		synctest.Wait()
 		vet := w.knownAs(w.all()[jail.Name(out.Jail)].addr).Vet

@@ -23,7 +23,7 @@ import (
 var sessionID = regexp.MustCompile(`^s_[a-z0-9]{16}$`)
 
 func TestOpenedSessionIsReadyAndMayUseTheGateway(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{Label: "mine"})
 		if out.State != StateReady || out.Browser != "shell" || out.BrowserVersion != "Fake/1" || out.Warm || out.Label != "mine" ||
 			out.Template != "browser" || out.Timing.Clone != 1 || !sessionID.MatchString(out.ID) {
@@ -54,7 +54,7 @@ func TestOpenedSessionIsReadyAndMayUseTheGateway(t *testing.T) {
 func TestFailedOpenLeavesNothing(t *testing.T) {
 	for _, step := range []string{"template", "create", "gateway admit", "driver admit", "connect"} {
 		t.Run(step, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+			inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 				w.failing(step, problem.New(problem.DiskFull, "", "no room"))
 				if step == "connect" {
 					// It ended before it answered: the driver knows how.
@@ -84,7 +84,7 @@ func TestFailedOpenLeavesNothing(t *testing.T) {
 			continue // it does not wait for anybody
 		}
 		t.Run(step+" cancelled", func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+			inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 				defer w.holding(step)()
 				ctx, cancel := context.WithCancel(t.Context())
 				go func() {
@@ -101,7 +101,7 @@ func TestFailedOpenLeavesNothing(t *testing.T) {
 }
 
 func TestABrowserThatDoesNotObeyItsPoliciesOpensNoSession(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		mustOpen(t, svc, OpenRequest{Browser: "full"})
 		w.failing("administered", problem.New(problem.JailFailed, "", "it opened a local file"))
 		_, err := svc.Open(t.Context(), admin, OpenRequest{Browser: "full"})
@@ -112,7 +112,7 @@ func TestABrowserThatDoesNotObeyItsPoliciesOpensNoSession(t *testing.T) {
 
 func TestBrowserThatDoesNotAnswerIsGivenUp(t *testing.T) {
 	for slow, want := range map[pace.Pace]time.Duration{1: connectLimit, 3: 3 * connectLimit, 900: 12 * connectLimit} {
-		inBubble(t, atPace(slow), func(t *testing.T, w *world, svc *Service) {
+		inBubble(t, atPace(slow), func(t *testing.T, w *fixture, svc *Service) {
 			defer w.holding("connect")()
 			began := time.Now()
 			_, err := svc.Open(t.Context(), admin, OpenRequest{})
@@ -136,7 +136,7 @@ func atPace(p pace.Pace) func(*Options) {
 func TestASlowMachinesBrowserIsWaitedFor(t *testing.T) {
 	for _, step := range []string{"connect", "administered"} {
 		for slow, want := range map[pace.Pace]string{1: problem.Timeout, 3: ""} {
-			inBubble(t, atPace(slow), func(t *testing.T, w *world, svc *Service) {
+			inBubble(t, atPace(slow), func(t *testing.T, w *fixture, svc *Service) {
 				release := sync.OnceFunc(w.holding(step))
 				defer release()
 				time.AfterFunc(2*connectLimit, release)
@@ -148,7 +148,7 @@ func TestASlowMachinesBrowserIsWaitedFor(t *testing.T) {
 }
 
 func TestLastWordsOfABrowserAreInTheError(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		w.stderr = "one\ncannot find \x1b[31mlibnss3.so\n"
 		w.failing("connect", errors.New("eof"))
 		release := w.holding("connect")
@@ -168,7 +168,7 @@ func TestLastWordsOfABrowserAreInTheError(t *testing.T) {
 }
 
 func TestNoMoreSessionsThanConfigured(t *testing.T) {
-	inBubble(t, func(o *Options) { o.Sessions.Max = 2 }, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, func(o *Options) { o.Sessions.Max = 2 }, func(t *testing.T, w *fixture, svc *Service) {
 		first := mustOpen(t, svc, OpenRequest{})
 		mustOpen(t, svc, OpenRequest{})
 		_, err := svc.Open(t.Context(), admin, OpenRequest{})
@@ -206,7 +206,7 @@ func TestNoTenantAndNoAgentTakesAllPlaces(t *testing.T) {
 		{10, 1, 8, 2, 0},
 	} {
 		t.Run(fmt.Sprintf("%d places of %d tenants", test.max, test.tenants), func(t *testing.T) {
-			inBubble(t, func(o *Options) { o.Sessions.Max = test.max }, func(t *testing.T, w *world, svc *Service) {
+			inBubble(t, func(o *Options) { o.Sessions.Max = test.max }, func(t *testing.T, w *fixture, svc *Service) {
 				w.tenants = test.tenants
 				for _, turn := range []struct {
 					who    string
@@ -227,7 +227,7 @@ func TestNoTenantAndNoAgentTakesAllPlaces(t *testing.T) {
 			})
 		})
 	}
-	inBubble(t, func(o *Options) { o.Sessions.Max = 10 }, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, func(o *Options) { o.Sessions.Max = 10 }, func(t *testing.T, w *fixture, svc *Service) {
 		w.tenants = 2
 		_, err := many(t, svc, bot, "a")
 		wantCode(t, err, problem.TooManySessions)
@@ -239,7 +239,7 @@ func TestNoTenantAndNoAgentTakesAllPlaces(t *testing.T) {
 
 // Sessions that one tenant opens and closes faster than they can be removed hold up that tenant.
 func TestOneTenantsClosedSessionsDoNotStopTheOthers(t *testing.T) {
-	inBubble(t, func(o *Options) { o.Sessions.Max = 4 }, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, func(o *Options) { o.Sessions.Max = 4 }, func(t *testing.T, w *fixture, svc *Service) {
 		w.tenants = 2
 		defer w.holding("destroy")()
 		flood := func(tenant string) (n int, err error) {
@@ -263,7 +263,7 @@ func TestOneTenantsClosedSessionsDoNotStopTheOthers(t *testing.T) {
 }
 
 func TestOpeningFasterThanRemovingIsBounded(t *testing.T) {
-	inBubble(t, func(o *Options) { o.Sessions.Max = 2 }, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, func(o *Options) { o.Sessions.Max = 2 }, func(t *testing.T, w *fixture, svc *Service) {
 		release := w.holding("destroy")
 		var err error
 		for n := 0; n < 10 && err == nil; n++ {
@@ -289,7 +289,7 @@ func TestAnAgentNarrowsLimitsAndWidensNone(t *testing.T) {
 		"memory": {Memory: "1GiB"}, "cpu": {CPU: cores(2.5)}, "tasks": {Tasks: number(513)}, "disk": {Disk: "512MiB"},
 		"shared_memory": {SHM: "512MiB"}, "files": {Files: number(8193)},
 	} {
-		inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 			_, err := svc.Open(t.Context(), bot, OpenRequest{Limits: wider})
 			wantCode(t, err, problem.BadLimit)
 			if err == nil || !strings.Contains(err.Error(), "limits."+field) {
@@ -301,7 +301,7 @@ func TestAnAgentNarrowsLimitsAndWidensNone(t *testing.T) {
 			mustOpen(t, svc, OpenRequest{Limits: wider}) // an operator may
 		})
 	}
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		for _, narrower := range []LimitsRequest{{}, {Memory: "512MiB", CPU: cores(0.5), Tasks: number(100)}, {Memory: "768MiB"}} {
 			if _, err := svc.Open(t.Context(), bot, OpenRequest{Limits: narrower}); err != nil {
 				t.Errorf("%+v: %v", narrower, err)
@@ -347,7 +347,7 @@ func TestRequestsAreValidatedBeforeAnythingIsMade(t *testing.T) {
 		"processor beyond an int": {OpenRequest{Limits: LimitsRequest{CPU: cores(1e300)}}, problem.BadLimit, "limits.cpu"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+			inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 				_, err := svc.Open(t.Context(), admin, test.request)
 				wantCode(t, err, test.code)
 				if err == nil || !strings.Contains(err.Error(), test.field) {
@@ -362,7 +362,7 @@ func TestRequestsAreValidatedBeforeAnythingIsMade(t *testing.T) {
 }
 
 func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, _ *fixture, svc *Service) {
 		zero := 0
 		_, err := svc.Open(t.Context(), admin, OpenRequest{Browser: "lynx", Record: "all", TTL: "soon", Limits: LimitsRequest{Memory: "lots", Tasks: &zero, Files: &zero}})
 		for _, field := range []string{"browser", "record", `"soon" is not a duration`, `"lots" is not a size`, "limits.tasks", "limits.files"} {
@@ -374,7 +374,7 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 }
 
 func TestOverriddenLimitsReachTheJail(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		tasks, files, cpu := 111, 222, 0.25
 		out := mustOpen(t, svc, OpenRequest{Browser: "full", Limits: LimitsRequest{Memory: "99MiB", Disk: "33MiB", SHM: "22MiB",
 			Tasks: &tasks, Files: &files, CPU: &cpu}})
@@ -388,7 +388,7 @@ func TestOverriddenLimitsReachTheJail(t *testing.T) {
 }
 
 func TestNothingOfAnEarlierSessionIsInheritedWithItsAddress(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		// The address of the next jail, which an earlier Forget did not clear.
 		stale := netip.AddrFrom4([4]byte{10, 9, 0, 1})
 		w.mu.Lock()
@@ -412,7 +412,7 @@ func TestNothingOfAnEarlierSessionIsInheritedWithItsAddress(t *testing.T) {
 func TestASessionLastsAsLongAsWhatItIsFor(t *testing.T) {
 	inBubble(t, func(o *Options) {
 		o.Sessions.TTL, o.Sessions.Idle, o.Sessions.MaxTTL = 5*time.Minute, time.Minute, time.Hour
-	}, func(t *testing.T, w *world, svc *Service) {
+	}, func(t *testing.T, w *fixture, svc *Service) {
 		for _, c := range []struct {
 			r         OpenRequest
 			ttl, idle time.Duration

@@ -12,7 +12,7 @@ import (
 // keyAdmin is the admin as the real identity knows it.
 var keyAdmin = identity.Principal{Kind: identity.KindAdmin, ID: "admin", Name: "admin", Role: identity.RoleAdmin, TokenID: "admin"}
 
-// people is a real identity over the world's database.
+// people is a real identity over the fixture's database.
 func (a *accounts) people(t testing.TB) *identity.Service {
 	t.Helper()
 	key, err := identity.LoadAdminKey(filepath.Join(t.TempDir(), "admin.key"))

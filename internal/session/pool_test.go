@@ -21,7 +21,7 @@ func warm(n int) func(*Options) {
 }
 
 func TestWarmBrowserIsGivenWithoutMakingOne(t *testing.T) {
-	inBubble(t, warm(2), func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, warm(2), func(t *testing.T, w *fixture, svc *Service) {
 		if st := svc.Status(); st.WarmReady != 2 || st.WarmSize != 2 {
 			t.Fatalf("the pool is %+v", st)
 		}
@@ -56,7 +56,7 @@ func TestWarmBrowserIsGivenWithoutMakingOne(t *testing.T) {
 
 func TestASlowMachineHasWarmBrowsersToo(t *testing.T) {
 	for slow, want := range map[pace.Pace]bool{1: false, 3: true} {
-		inBubble(t, func(o *Options) { warm(1)(o); atPace(slow)(o) }, func(t *testing.T, w *world, svc *Service) {
+		inBubble(t, func(o *Options) { warm(1)(o); atPace(slow)(o) }, func(t *testing.T, w *fixture, svc *Service) {
 			release := w.holding("connect")
 			mustOpen(t, svc, OpenRequest{}) // of the pool, which makes another
 			time.Sleep(2 * connectLimit)
@@ -70,7 +70,7 @@ func TestASlowMachineHasWarmBrowsersToo(t *testing.T) {
 }
 
 func TestAWarmBrowserIsATenants(t *testing.T) {
-	inBubble(t, warm(2), func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, warm(2), func(t *testing.T, w *fixture, svc *Service) {
 		members := func() map[string]int {
 			time.Sleep(poolQuiet)
 			synctest.Wait()
@@ -109,7 +109,7 @@ func TestAWarmBrowserIsATenants(t *testing.T) {
 }
 
 func TestWarmBrowserIsUsedOnce(t *testing.T) {
-	inBubble(t, warm(1), func(t *testing.T, _ *world, svc *Service) {
+	inBubble(t, warm(1), func(t *testing.T, _ *fixture, svc *Service) {
 		seen := map[string]bool{}
 		for range 5 {
 			out := mustOpen(t, svc, OpenRequest{})
@@ -126,7 +126,7 @@ func TestWarmBrowserIsUsedOnce(t *testing.T) {
 }
 
 func TestOtherShapesAreNotWarm(t *testing.T) {
-	inBubble(t, warm(1), func(t *testing.T, _ *world, svc *Service) {
+	inBubble(t, warm(1), func(t *testing.T, _ *fixture, svc *Service) {
 		for name, r := range map[string]OpenRequest{
 			"another build":    {Browser: "full"},
 			"another limit":    {Limits: LimitsRequest{Memory: "512MiB"}},
@@ -144,7 +144,7 @@ func TestOtherShapesAreNotWarm(t *testing.T) {
 }
 
 func TestOldBrowsersAreReplaced(t *testing.T) {
-	inBubble(t, warm(2), func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, warm(2), func(t *testing.T, w *fixture, svc *Service) {
 		first := map[jail.Name]bool{}
 		for name := range w.all() {
 			first[name] = true
@@ -168,7 +168,7 @@ func TestOldBrowsersAreReplaced(t *testing.T) {
 }
 
 func TestBrowserThatDiedInThePoolIsReplaced(t *testing.T) {
-	inBubble(t, warm(1), func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, warm(1), func(t *testing.T, w *fixture, svc *Service) {
 		var dead string
 		for name := range w.all() {
 			dead = string(name)
@@ -190,7 +190,7 @@ func TestBrowserThatDiedInThePoolIsReplaced(t *testing.T) {
 }
 
 func TestWarmBrowserThatCannotBeUsedIsReplacedByAColdOne(t *testing.T) {
-	inBubble(t, warm(1), func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, warm(1), func(t *testing.T, w *fixture, svc *Service) {
 		// The browser dies between being taken and being admitted.
 		var dead jail.Name
 		for name := range w.all() {
@@ -213,7 +213,7 @@ func TestWarmBrowserThatCannotBeUsedIsReplacedByAColdOne(t *testing.T) {
 }
 
 func TestAnotherTemplateEmptiesThePool(t *testing.T) {
-	inBubble(t, warm(2), func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, warm(2), func(t *testing.T, w *fixture, svc *Service) {
 		old := map[jail.Name]bool{}
 		for name := range w.all() {
 			old[name] = true
@@ -237,7 +237,7 @@ func TestAnotherTemplateEmptiesThePool(t *testing.T) {
 
 func TestPoolIsFilledOneAtATimeAndNotBesideAnOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		release := w.holding("create")
 		svc, err := New(w.options(warm(3)))
 		if err != nil {
@@ -275,7 +275,7 @@ func TestPoolIsFilledOneAtATimeAndNotBesideAnOpening(t *testing.T) {
 func TestOpenTakesTheBrowserThatIsBeingMade(t *testing.T) {
 	for _, good := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			release := w.holding("connect")
 			svc, err := New(w.options(warm(1)))
 			if err != nil {
@@ -308,7 +308,7 @@ func TestOpenTakesTheBrowserThatIsBeingMade(t *testing.T) {
 
 func TestCallerWhoLeavesGivesTheBrowserBackToThePool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		release := w.holding("connect")
 		svc, err := New(w.options(warm(1)))
 		if err != nil {
@@ -366,7 +366,7 @@ func TestABrowserThatComesWhenItsCallerLeavesIsTheCallers(t *testing.T) {
 
 func TestPoolThatCannotBeFilledTriesLessAndLess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.failing("create", errors.New("no runtime"))
 		svc, err := New(w.options(warm(2)))
 		if err != nil {
@@ -395,7 +395,7 @@ func TestPoolSaysOnceThatItsTemplateIsMissing(t *testing.T) {
 	said := func(cause error) int {
 		var log bytes.Buffer
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.failing("template", cause)
 			svc, err := New(w.options(func(o *Options) {
 				warm(1)(o)
@@ -427,7 +427,7 @@ func TestPoolSaysOnceThatItsTemplateIsMissing(t *testing.T) {
 
 // A browser that answers and crashes is no reason to start browsers as fast as the machine can.
 func TestBrowsersThatKeepDyingAreMadeLessAndLess(t *testing.T) {
-	inBubble(t, warm(1), func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, warm(1), func(t *testing.T, w *fixture, svc *Service) {
 		made := w.count("create")
 		for range 600 {
 			var alive []string
@@ -451,7 +451,7 @@ func TestBrowsersThatKeepDyingAreMadeLessAndLess(t *testing.T) {
 }
 
 func TestDeadBrowserIsNotGivenToAnybody(t *testing.T) {
-	inBubble(t, warm(2), func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, warm(2), func(t *testing.T, w *fixture, svc *Service) {
 		svc.pool.mu.Lock()
 		oldest := svc.pool.ready[0]
 		svc.pool.mu.Unlock()

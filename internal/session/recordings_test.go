@@ -14,7 +14,7 @@ import (
 
 // A recording can be removed before its week is over: by an admin of the tenant, on record, when the session has ended.
 func TestARecordingIsRemovedByWhoMay(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, s *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, s *Service) {
 		of := func(kind identity.Kind, tenant string, role identity.Role) identity.Principal {
 			return identity.Principal{Kind: kind, ID: "x", Tenant: tenant, Role: role}
 		}

@@ -45,7 +45,7 @@ func (v emptyVault) Cookies(_ context.Context, _, domain string) (vault.CookieSe
 }
 
 func TestARefreshSessionIsItsOpenersAndNobodyElses(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := openRefresh(t, svc, ann, "example.com")
 		synctest.Wait()
 		j := w.all()[jail.Name(out.Jail)]
@@ -106,7 +106,7 @@ func TestARefreshSessionIsItsOpenersAndNobodyElses(t *testing.T) {
 }
 
 func TestARefreshSessionEndsAfterHalfAnHour(t *testing.T) {
-	inBubble(t, func(o *Options) { o.Sessions.Idle = time.Minute }, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, func(o *Options) { o.Sessions.Idle = time.Minute }, func(t *testing.T, w *fixture, svc *Service) {
 		out := openRefresh(t, svc, ann, "example.com")
 		time.Sleep(RefreshLife - time.Second)
 		if got := mustGet(t, svc, out.ID); got.State != StateReady {
@@ -125,8 +125,10 @@ func TestTheJailOfARefreshLastsAsLongAsItsLife(t *testing.T) {
 	short := func(o *Options) {
 		o.Sessions.TTL, o.Sessions.MaxTTL, o.Sessions.WallClock = 10*time.Minute, 10*time.Minute, 20*time.Minute
 	}
-	inBubble(t, short, func(t *testing.T, w *world, svc *Service) {
-		jails := func(id string) time.Duration { return w.all()[jail.Name(mustGet(t, svc, id).Jail)].spec.Limits.WallClock }
+	inBubble(t, short, func(t *testing.T, w *fixture, svc *Service) {
+		jails := func(id string) time.Duration {
+			return w.all()[jail.Name(mustGet(t, svc, id).Jail)].spec.Limits.WallClock
+		}
 		if got := jails(openRefresh(t, svc, ann, "example.com").ID); got < RefreshLife+svc.WarmPool.MaxAge {
 			t.Errorf("the jail of a refresh ends after %s", got)
 		}
@@ -137,7 +139,7 @@ func TestTheJailOfARefreshLastsAsLongAsItsLife(t *testing.T) {
 }
 
 func TestADomainIsRefreshedOnceAtATime(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := openRefresh(t, svc, ann, "example.com")
 		_, err := svc.OpenRefresh(t.Context(), ben, RefreshRequest{Tenant: ben.Tenant, Domain: "Example.com"})
 		wantCode(t, err, problem.Conflict)
@@ -154,7 +156,7 @@ func TestADomainIsRefreshedOnceAtATime(t *testing.T) {
 }
 
 func TestWhatARefreshNeedsIsChecked(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		for _, test := range []struct{ domain, url, code, hint string }{
 			{"www.example.com", "", problem.BadDomain, "write example.com"}, {"com", "", problem.BadDomain, ""}, {"", "", problem.BadDomain, ""}, {"10.0.0.1", "", problem.BadDomain, ""},
 			{"example.com", "file:///etc/passwd", problem.BadRequest, "https://example.com"}, {"example.com", "https://me:x@example.com/", problem.BadRequest, ""},
@@ -189,7 +191,7 @@ func TestWhatARefreshSessionHasSeen(t *testing.T) {
 	cookie := func(name, domain string) cookies.Cookie {
 		return cookies.Cookie{Name: name, Value: secret.New([]byte(planted)), Domain: domain, Path: "/", Expires: cookies.Session, Session: true}
 	}
-	inBubble(t, func(o *Options) { o.Accounts.Vault = emptyVault{domain: "sso.test"} }, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, func(o *Options) { o.Accounts.Vault = emptyVault{domain: "sso.test"} }, func(t *testing.T, w *fixture, svc *Service) {
 		w.prepare = func(b *fakeBrowser) {
 			b.jar = map[string][]cookies.Cookie{"": {cookie("z", "ads.test"), cookie("s", ".login.sso.test"), cookie("b", "www.example.com"), cookie("a", ".example.com"), cookie("x", "10.0.0.9")}}
 			b.stored = map[string][]weblogin.Origin{"": {storing("https://www.example.com", "token", planted), storing("https://spa.test", "a", planted, "b", planted)}}

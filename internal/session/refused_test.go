@@ -10,7 +10,7 @@ import (
 
 // A browser says of every tunnel that was refused that it could not be made. Its caller is told what the gateway said.
 func TestARefusalOfTheGatewaysIsToldAsItsOwn(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{})
 		w.mu.Lock()
 		w.refusals = map[string]*problem.Error{
@@ -44,7 +44,7 @@ func TestARefusalOfTheGatewaysIsToldAsItsOwn(t *testing.T) {
 
 // A person who goes somewhere by hand hears it as well.
 func TestARefusalOfTheGatewaysIsToldToWhoSteers(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{})
 		takeOver(t, svc, ann, out.ID)
 		hers := watch(t, svc, ann, out.ID)

@@ -149,7 +149,7 @@ func openWeb(t *testing.T, kinds map[string]kind, access grant.Access) (a *accou
 		}
 	}))
 	t.Cleanup(web.Close)
-	a = &accounts{world: newWorld(t), logged: &testenv.Buffer{}}
+	a = &accounts{fixture: newFixture(t), logged: &testenv.Buffer{}}
 	a.openStore(t)
 	o := a.options(func(o *Options) {
 		o.Accounts = Accounts{Grants: steppedGrants{a}, Vault: steppedVault{a}, Leases: steppedLeases{a}, Node: "node"}

@@ -148,7 +148,7 @@ func dialThrough(ctx context.Context, t *testing.T, proxy *httptest.Server) (Bro
 // A script that an agent has put into its pages before hears every key, until somebody takes its session over.
 func TestAfterATakeOverNoScriptOfTheAgentsHearsAKey(t *testing.T) {
 	site := newListener(t)
-	w := newWorld(t)
+	w := newFixture(t)
 	svc, err := New(w.options(func(o *Options) {
 		o.Connect = func(ctx context.Context, _ *jail.Stdio) (Browser, error) { return dialThrough(ctx, t, site.Server) }
 	}))

@@ -15,7 +15,7 @@ import (
 
 // A person who hands back closes the page next: half a hand-back would leave dialogs open that nobody answers.
 func TestAHandBackThatHasBegunIsDoneWithoutItsCaller(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := openOf(t, svc, worker, OpenRequest{})
 		takeOver(t, svc, ann, out.ID)
 		release := w.holding("let go")
@@ -38,7 +38,7 @@ func TestAHandBackThatHasBegunIsDoneWithoutItsCaller(t *testing.T) {
 }
 
 func TestWhoComesDuringAHandBackThatFailsIsToldWhoHasIt(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := openOf(t, svc, worker, OpenRequest{})
 		takeOver(t, svc, ann, out.ID)
 		release := w.holding("let go")
@@ -75,7 +75,7 @@ func TestWhoComesDuringAHandBackThatFailsIsToldWhoHasIt(t *testing.T) {
 func TestAPictureThatIsLateDoesNotShowThePerson(t *testing.T) {
 	for name, taken := range map[string]bool{"it is taken over meanwhile": true, "nobody takes it over": false} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+			inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 				out := openOf(t, svc, worker, OpenRequest{Record: RecordAudit, Access: "cdp"})
 				client, err := svc.Attach(t.Context(), worker, out.ID)
 				if err != nil {
@@ -105,7 +105,7 @@ func TestAPictureThatIsLateDoesNotShowThePerson(t *testing.T) {
 }
 
 func TestWhatIsDoneWithATokenEndsWithIt(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{Tenant: store.DefaultTenant})
 		holder := func() (identity.Principal, string) {
 			t.Helper()
@@ -151,7 +151,7 @@ func TestWhatIsDoneWithATokenEndsWithIt(t *testing.T) {
 }
 
 func TestAnAgentDoesNotEndTheTokensOfPeople(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := openOf(t, svc, worker, OpenRequest{})
 		issue := func(by identity.Principal) Token {
 			t.Helper()

@@ -56,7 +56,7 @@ func usable(t *testing.T, svc *Service, by identity.Principal, id, want string) 
 }
 
 func TestATakeOverCutsWhoeverUsesTheSessionAndTellsThem(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := openOf(t, svc, worker, OpenRequest{})
 		client, err := svc.Attach(t.Context(), worker, out.ID)
 		if err != nil {
@@ -124,7 +124,7 @@ func TestATakeOverCutsWhoeverUsesTheSessionAndTellsThem(t *testing.T) {
 }
 
 func TestAHolderOfATokenIsNotWhoMadeIt(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{Tenant: store.DefaultTenant})
 		made, err := svc.IssueToken(t.Context(), ann, out.ID, identity.ScopeCDP, 0)
 		if err != nil {
@@ -161,7 +161,7 @@ func TestPagesAreRenewedOnlyWhereAScriptMayBe(t *testing.T) {
 		"an agent may attach": {by: worker, want: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+			inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 				out, err := svc.Open(t.Context(), test.by, OpenRequest{Tenant: store.DefaultTenant})
 				if err != nil {
 					t.Fatal(err)
@@ -186,7 +186,7 @@ func TestPagesAreRenewedOnlyWhereAScriptMayBe(t *testing.T) {
 }
 
 func TestASessionInHandIsTakenOnlyWithForce(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{Tenant: store.DefaultTenant})
 		takeOver(t, svc, ann, out.ID)
 		takeOver(t, svc, ann, out.ID) // hers already
@@ -224,7 +224,7 @@ func TestASessionInHandIsTakenOnlyWithForce(t *testing.T) {
 }
 
 func TestOfManyWhoTakeASessionOverOneHasIt(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := openOf(t, svc, worker, OpenRequest{})
 		var all sync.WaitGroup
 		var mu sync.Mutex
@@ -258,7 +258,7 @@ func TestOfManyWhoTakeASessionOverOneHasIt(t *testing.T) {
 func TestATakeOverThatFailsGivesTheSessionBack(t *testing.T) {
 	for _, step := range []string{"hold dialogs", "renew", "record session.control"} {
 		t.Run(step, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+			inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 				out := openOf(t, svc, worker, OpenRequest{})
 				hers := watch(t, svc, ann, out.ID)
 				next(t, hers)
@@ -285,7 +285,7 @@ func TestATakeOverThatFailsGivesTheSessionBack(t *testing.T) {
 func TestATakeOverEndsWithItsCallerAndInTime(t *testing.T) {
 	for name, leave := range map[string]bool{"the caller leaves": true, "the browser does not answer": false} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+			inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 				out := openOf(t, svc, worker, OpenRequest{})
 				release := w.holding("renew")
 				defer release()
@@ -320,7 +320,7 @@ func TestATakeOverEndsWithItsCallerAndInTime(t *testing.T) {
 }
 
 func TestHandingBackWaitsForPasswords(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := openOf(t, svc, worker, OpenRequest{})
 		b := w.all()[jail.Name(out.Jail)].browser
 		_, err := svc.HandBack(t.Context(), ann, out.ID, true)
@@ -362,7 +362,7 @@ func TestHandingBackWaitsForPasswords(t *testing.T) {
 
 func TestWhatAPersonDoesIsRecordedNowhere(t *testing.T) {
 	const typed = "correct-horse-battery"
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := openOf(t, svc, worker, OpenRequest{Record: RecordAudit})
 		usable(t, svc, worker, out.ID, "")
 		steps := func() int {
@@ -411,7 +411,7 @@ func TestWhatAPersonDoesIsRecordedNowhere(t *testing.T) {
 }
 
 func TestASessionEndsWhileItIsInHand(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 		out := openOf(t, svc, worker, OpenRequest{Record: RecordAudit})
 		takeOver(t, svc, ann, out.ID)
 		hers := watch(t, svc, ann, out.ID)
@@ -432,7 +432,7 @@ func TestASessionEndsWhileItIsInHand(t *testing.T) {
 func TestASessionEndsInTheMiddleOfATakeOver(t *testing.T) {
 	for _, step := range []string{"hold dialogs", "renew"} {
 		t.Run(step, func(t *testing.T) {
-			inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+			inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 				out := openOf(t, svc, worker, OpenRequest{})
 				release := w.holding(step)
 				failed := make(chan error, 1)

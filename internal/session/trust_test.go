@@ -137,7 +137,7 @@ func (d *shellDriver) Destroy(context.Context, jail.Name) error {
 
 func trusting(t *testing.T, d *shellDriver, text []byte) *Service {
 	t.Helper()
-	w := newWorld(t)
+	w := newFixture(t)
 	o := w.options(func(o *Options) {
 		o.Driver = d
 		o.ExtraCA = must(ParseCertificates("ca.pem", text))

@@ -15,7 +15,7 @@ import (
 )
 
 func TestNavigationEndsWithItsTimeout(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, _ *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{})
 		began := time.Now()
 		_, err := visit(svc, t.Context(), admin, out.ID, "slow", 0)
@@ -29,7 +29,7 @@ func TestNavigationEndsWithItsTimeout(t *testing.T) {
 }
 
 func TestNavigationIsCutWhenTheSessionIsClosed(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, _ *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{})
 		answers := make(chan error)
 		for range 2 { // one at work, one that waits for it
@@ -49,7 +49,7 @@ func TestNavigationIsCutWhenTheSessionIsClosed(t *testing.T) {
 }
 
 func TestTransientRecordingKeepsTheLastScreenshotsUntilTheEnd(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, _ *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{})
 		for range recording.PicturesMost + 3 {
 			if _, err := photograph(svc, t.Context(), admin, out.ID); err != nil {
@@ -84,7 +84,7 @@ func TestTransientRecordingKeepsTheLastScreenshotsUntilTheEnd(t *testing.T) {
 }
 
 func TestWithoutRecordingNothingIsOnTheDisk(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, _ *world, svc *Service) {
+	inBubble(t, nil, func(t *testing.T, _ *fixture, svc *Service) {
 		out := mustOpen(t, svc, OpenRequest{Record: RecordOff})
 		if _, err := photograph(svc, t.Context(), admin, out.ID); err != nil {
 			t.Fatal(err)
@@ -98,7 +98,7 @@ func TestWithoutRecordingNothingIsOnTheDisk(t *testing.T) {
 // Why a page's process ended is said where the kernel knows it.
 func TestMemoryIsTheReasonOfACrashWhereTheKernelSaysSo(t *testing.T) {
 	for _, hit := range [][]jail.LimitName{nil, {jail.LimitMemory}, {jail.LimitTenantMemory}} {
-		inBubble(t, nil, func(t *testing.T, w *world, svc *Service) {
+		inBubble(t, nil, func(t *testing.T, w *fixture, svc *Service) {
 			w.hit = hit
 			out := mustOpen(t, svc, OpenRequest{})
 			w.failOnce("navigate", problem.New(problem.PageCrashed, "", "the process of the page ended"))

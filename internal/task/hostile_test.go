@@ -84,7 +84,7 @@ func hostilePages() []hostile {
 }
 
 // obedient is the worst of models: it goes from page to page, and does whatever they say.
-func (w *world) obedient(pages []hostile) func(context.Context, int, string) string {
+func (w *fixture) obedient(pages []hostile) func(context.Context, int, string) string {
 	says := regexp.MustCompile(`OBEY-([A-Za-z0-9_-]+)`)
 	ref := regexp.MustCompile(`"([^"\n]+)".*\[ref=([a-z0-9]+)\]`)
 	page, next := -1, 0
@@ -114,7 +114,7 @@ func (w *world) obedient(pages []hostile) func(context.Context, int, string) str
 }
 
 // hosting serves the pages, and the sites that they lead to.
-func (w *world) hosting(pages []hostile) {
+func (w *fixture) hosting(pages []hostile) {
 	fill := strings.NewReplacer("EVIL", w.site.url("evil.example.net", ""), "OTHER", w.site.url("www.example.org", ""), "SHOP", w.site.url("shop.example.com", ""),
 		"PORT", fmt.Sprint(w.site.port()))
 	for n, p := range pages {
@@ -148,7 +148,7 @@ func (w *world) hosting(pages []hostile) {
 }
 
 // wander has the obedient model visit all pages in a session, in which a person has opened another tab.
-func (w *world) wander(t *testing.T, pages []hostile, open session.OpenRequest) Result {
+func (w *fixture) wander(t *testing.T, pages []hostile, open session.OpenRequest) Result {
 	t.Helper()
 	w.hosting(pages)
 	obey := w.obedient(pages)
@@ -189,7 +189,7 @@ func (w *world) wander(t *testing.T, pages []hostile, open session.OpenRequest) 
 }
 
 // outside is what the sites outside of the session's domains were asked for, by the page that led there.
-func (w *world) outside() (asked []string) {
+func (w *fixture) outside() (asked []string) {
 	w.site.mu.Lock()
 	defer w.site.mu.Unlock()
 	for _, line := range w.site.asked {
@@ -201,7 +201,7 @@ func (w *world) outside() (asked []string) {
 }
 
 // account stores a login of the shop's, and returns what opens a session with it.
-func (w *world) account(t *testing.T) session.OpenRequest {
+func (w *fixture) account(t *testing.T) session.OpenRequest {
 	t.Helper()
 	if _, err := w.vault.PutCookies(t.Context(), vault.NewCookies{Tenant: "acme", Domain: "example.com", Rules: &vault.Rules{Scopes: []string{"tools"}, MaxLeases: 1},
 		Cookies: []cookies.Cookie{{Name: "sid", Value: secret.New([]byte(cookieValue)), Domain: ".example.com", Path: "/", Expires: cookies.Session, Session: true,
@@ -217,7 +217,7 @@ func (w *world) account(t *testing.T) session.OpenRequest {
 
 // The model is asked nothing once the site asks to log in: it could only guess a password.
 func TestATaskEndsWhenItsAccountIsLoggedOut(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.site.HandleFunc("shop.example.com/orders", func(rw http.ResponseWriter, r *http.Request) { http.Redirect(rw, r, "/login", http.StatusFound) })
 	w.site.HandleFunc("shop.example.com/login", func(rw http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(rw, `<!doctype html><title>Log in</title><form method=post><label>Name <input name=user autocomplete=username></label>`+
@@ -233,7 +233,7 @@ func TestATaskEndsWhenItsAccountIsLoggedOut(t *testing.T) {
 // A model that does all that pages say reaches nothing but the domains of its session's grant, types nowhere else, sees no other
 // tab, and is not shown the value of the account's cookie.
 func TestHostilePagesLeadAnObedientModelNowhere(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	pages := hostilePages()
 	out := w.wander(t, pages, w.account(t))
 	if asked := w.outside(); len(asked) > 0 {
@@ -264,7 +264,7 @@ func TestHostilePagesLeadAnObedientModelNowhere(t *testing.T) {
 
 // Without the rules, the same pages lead the same model out: every one that can.
 func TestWithoutTheRulesTheSamePagesLeadItOut(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	var pages []hostile
 	for _, p := range hostilePages() {
 		if p.leaks {

@@ -20,7 +20,7 @@ import (
 )
 
 // shop is a site with a search and the page that it finds.
-func (w *world) shop() {
+func (w *fixture) shop() {
 	w.site.HandleFunc("shop.example.com/", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, `<!doctype html><title>Shop</title><h1>Shop</h1><form action=/find><label>Search <input name=q></label></form>`)
 	})
@@ -33,7 +33,7 @@ func (w *world) shop() {
 }
 
 // buying is a task at the shop, and what a model does to reach its goal.
-func (w *world) buying(model string) Request {
+func (w *fixture) buying(model string) Request {
 	w.models.act = says(`{"do":"type","ref":"$Search$","text":"tea HUSH","submit":true,"note":"searched for tea"}`, `{"do":"click","ref":"$Green tea$"}`,
 		`{"do":"done","answer":{"price":4.2}}`)
 	return Request{Goal: "Find the price of green tea", Model: model, URL: w.site.url("shop.example.com", "/"), OpenRequest: session.OpenRequest{Record: session.RecordAudit},
@@ -41,7 +41,7 @@ func (w *world) buying(model string) Request {
 }
 
 func TestAModelOfEachDialectReachesAGoal(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.shop()
 	for _, test := range []struct {
 		dialect     Dialect
@@ -91,14 +91,14 @@ func TestAModelOfEachDialectReachesAGoal(t *testing.T) {
 }
 
 // recorded waits for the records of tasks, each of which has an intent and an outcome.
-func (w *world) recorded(t *testing.T, tasks int) {
+func (w *fixture) recorded(t *testing.T, tasks int) {
 	t.Helper()
 	testenv.Eventually(t, 10*time.Second, func() bool { return len(w.rows("task.run")) == 2*tasks }, "there are not the records of %d tasks", tasks)
 }
 
 // leavesTraces looks at what is on record of the tasks: each of them, each of their steps, each of their requests; and nothing
 // of what was typed, nor the key.
-func (w *world) leavesTraces(t *testing.T) {
+func (w *fixture) leavesTraces(t *testing.T) {
 	t.Helper()
 	w.recorded(t, 4)
 	all := fmt.Sprint(w.rows("")) + w.written.String()
@@ -133,7 +133,7 @@ func (w *world) leavesTraces(t *testing.T) {
 
 // The agent of the task pays, whoever asks, with the providers that it has itself.
 func TestATaskIsPaidByItsOwnAgent(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.shop()
 	ctx := t.Context()
 	asAdmin := w.buying("beta-anthropic")
@@ -186,7 +186,7 @@ func TestATaskIsPaidByItsOwnAgent(t *testing.T) {
 }
 
 func TestWhatIsWrongWithATaskIsSaidBeforeAnythingIsOpened(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	// The agent of beta has no models, and that of acme three.
 	providers, err := w.book.ListProviders(t.Context(), w.admin, "beta")
 	if err != nil {
@@ -244,7 +244,7 @@ func TestWhatIsWrongWithATaskIsSaidBeforeAnythingIsOpened(t *testing.T) {
 }
 
 func TestEveryTaskHasAnEnd(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.shop()
 	ctx := t.Context()
 	acts := func(acts ...string) func() { return func() { w.models.act = says(acts...) } }
@@ -321,7 +321,7 @@ func TestEveryTaskHasAnEnd(t *testing.T) {
 }
 
 func TestABudgetThatIsUsedUpEndsATask(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.shop()
 	if _, err := w.book.PutSettings(t.Context(), w.admin, egress.Settings{Meta: egress.Meta{Tenant: "acme", Agent: w.acme.ID}, Browser: egress.BrowserOpen,
 		Budget: egress.Budget{TokensPerDay: 20_000}}); err != nil {
@@ -342,7 +342,7 @@ func TestABudgetThatIsUsedUpEndsATask(t *testing.T) {
 // A task ends at once when its caller leaves, when its session is closed, and when its agent is revoked, also while a model is
 // thinking; the request to the model ends with it.
 func TestAStoppedTaskLeavesNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.shop()
 	for _, test := range []struct {
 		name string
@@ -413,7 +413,7 @@ func TestAStoppedTaskLeavesNothing(t *testing.T) {
 }
 
 func TestATaskLeavesItsSessionToThePersonWhoTakesIt(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.shop()
 	id := ""
 	w.models.act = func(ctx context.Context, turn int, _ string) string {
@@ -439,7 +439,7 @@ func TestATaskLeavesItsSessionToThePersonWhoTakesIt(t *testing.T) {
 
 // An answer of a model reaches nothing that the tool does not have, whatever it is called.
 func TestAModelHasNothingButTheTool(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.shop()
 	refused := []string{
 		`{"do":"evaluate","text":"document.cookie"}`, `{"do":"eval","text":"1"}`, `{"do":"cookies"}`, `{"do":"files"}`, `{"do":"batch"}`, `{"do":"upload","text":"/etc/passwd"}`,

@@ -24,7 +24,7 @@ func given(t *testing.T, v *Vault, n SecretName, to Destination) bool {
 }
 
 func TestSecretGoesOnlyToWhatItIsBoundTo(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	v := w.open()
 	n := SecretName{Tenant: "default", Service: "mail"}
 	must := func(to ...Destination) {
@@ -62,7 +62,7 @@ func TestSecretGoesOnlyToWhatItIsBoundTo(t *testing.T) {
 
 // TestSecretsOfEarlierVersionsAreBoundToTheOnlyOneThatNamesThem: not to one of several, and for good.
 func TestSecretsOfEarlierVersionsAreBoundToTheOnlyOneThatNamesThem(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	v := w.open()
 	declared := map[string][]Destination{"one": {home, home}, "two": {home, "https://api.example.org"}, "later": nil, "server": {InJail}}
 	v.BindBy(func(_ context.Context, n SecretName) ([]Destination, error) {

@@ -25,7 +25,7 @@ func mode(t testing.TB, path string) fs.FileMode {
 }
 
 func TestKeyFileIsMadeOnceAndForItsOwnerAlone(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.open()
 	if got := mode(t, w.keyFile); got != 0o600 {
 		t.Errorf("the file has mode %v", got)
@@ -45,7 +45,7 @@ func TestKeyFileIsMadeOnceAndForItsOwnerAlone(t *testing.T) {
 }
 
 func TestProcessesThatStartTogetherMakeOneKey(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	vaults := make([]*Vault, 8)
 	var group sync.WaitGroup
 	for i := range vaults {
@@ -70,7 +70,7 @@ func TestProcessesThatStartTogetherMakeOneKey(t *testing.T) {
 }
 
 func TestMissingKeyFileIsNotMadeAnewWhileThereAreEntries(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.open()
 	// Nothing is lost yet: a new one is made.
 	if err := os.Remove(w.keyFile); err != nil {
@@ -103,7 +103,7 @@ func TestMissingKeyFileIsNotMadeAnewWhileThereAreEntries(t *testing.T) {
 }
 
 func TestWrongKeyFileIsRefused(t *testing.T) {
-	w, other := newWorld(t), newWorld(t)
+	w, other := newFixture(t), newFixture(t)
 	other.open()
 	w.put(w.open(), "default", "example.com", "v")
 	right, wrong := readFile(t, w.keyFile), readFile(t, other.keyFile)
@@ -119,7 +119,7 @@ func TestWrongKeyFileIsRefused(t *testing.T) {
 }
 
 func TestDamagedKeyFileIsRefusedAndLeftAsItIs(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.put(w.open(), "default", "example.com", "v")
 	whole := readFile(t, w.keyFile)
 	try := func(what string, data []byte) {
@@ -155,7 +155,7 @@ func TestDamagedKeyFileIsRefusedAndLeftAsItIs(t *testing.T) {
 
 // The sum finds what JSON and Tink would let pass.
 func TestEveryFieldOfTheKeyFileIsSummed(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.open()
 	var f keyFile
 	if err := json.Unmarshal(readFile(t, w.keyFile), &f); err != nil {
@@ -195,7 +195,7 @@ func TestEveryFieldOfTheKeyFileIsSummed(t *testing.T) {
 }
 
 func TestKeyFileThatOthersCanUseIsRefused(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.open()
 	folder := filepath.Dir(w.keyFile)
 	kept := readFile(t, w.keyFile)
@@ -240,7 +240,7 @@ func TestKeyFileThatOthersCanUseIsRefused(t *testing.T) {
 // The service must be able to use files that root's commands make.
 func TestFilesThatRootMakesBelongToTheOwnerOfTheFolder(t *testing.T) {
 	testenv.Need(t, testenv.Root)
-	w := newWorld(t)
+	w := newFixture(t)
 	folder := filepath.Dir(w.keyFile)
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		t.Fatal(err)
@@ -265,7 +265,7 @@ func TestFilesThatRootMakesBelongToTheOwnerOfTheFolder(t *testing.T) {
 }
 
 func TestWhatAnInterruptedWriteLeftDoesNotStandInTheWay(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	if err := os.MkdirAll(filepath.Dir(w.keyFile), 0o700); err != nil {
 		t.Fatal(err)
 	}

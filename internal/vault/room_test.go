@@ -16,7 +16,7 @@ import (
 
 // No tenant takes the places and the bytes of the vault from the others. Stored values can be replaced all the same.
 func TestNoTenantTakesTheRoomOfTheVault(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	v := w.open()
 	v.room = room{quotas: config.Quotas{Tenant: 80, Agent: 50}, tenants: func() int { return 2 }, accounts: 10, secrets: 10, bytes: 1 << 20}
 	account := func(tenant, domain string, bytes int) error {
@@ -75,7 +75,7 @@ func many(domain string, bytes int) (out []cookies.Cookie) {
 
 // A start reads no entry: with what it would hold of them, a tenant could keep everybody from starting.
 func TestOpeningReadsNoEntry(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.put(w.open(), "other", "a.example", "one")
 	o := w.options()
 	o.Store = &unread{Rows: w.db, t: t}

@@ -22,14 +22,14 @@ func jar(value string) []cookies.Cookie {
 }
 
 // fill stores four entries.
-func fill(w *world, v *Vault) {
+func fill(w *fixture, v *Vault) {
 	w.put(v, "default", "example.com", "one")
 	w.put(v, "other", "example.com", "two")
 	w.putSecret(v, SecretName{Tenant: "default", Service: "mail"}, "three")
 	w.putSecret(v, SecretName{Tenant: "default", Agent: w.agent, Service: "mail"}, "four")
 }
 
-func wantFilled(w *world, v *Vault) {
+func wantFilled(w *fixture, v *Vault) {
 	w.t.Helper()
 	w.wantCookies(v, "default", "example.com", "one")
 	w.wantCookies(v, "other", "example.com", "two")
@@ -38,7 +38,7 @@ func wantFilled(w *world, v *Vault) {
 }
 
 func TestRotateEncryptsEverythingAnewAndDestroysTheOldKey(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	v := w.open()
 	fill(w, v)
 	if err := w.db.MarkInjected(t.Context(), "default", "example.com", epoch.Add(time.Second)); err != nil {
@@ -115,7 +115,7 @@ func (p *power) PutSecret(ctx context.Context, s store.Secret) error {
 func TestRotationThatWasInterruptedAnywhereGoesOnWithItsKey(t *testing.T) {
 	for after := range 5 {
 		t.Run(fmt.Sprint("after ", after, " entries"), func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			fill(w, w.open())
 			old := w.keysIn()[0]
 			failing := &power{Rows: w.db}
@@ -158,7 +158,7 @@ func TestRotationThatWasInterruptedAnywhereGoesOnWithItsKey(t *testing.T) {
 }
 
 func TestRotationThatWasLeftGoesOnToo(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	v := w.open()
 	fill(w, v)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -174,7 +174,7 @@ func TestRotationThatWasLeftGoesOnToo(t *testing.T) {
 }
 
 func TestEntriesThatCannotBeOpenedKeepTheOldKeyAlive(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	v := w.open()
 	fill(w, v)
 	good, err := w.db.CookieSet(t.Context(), "other", "example.com")
@@ -213,7 +213,7 @@ func TestEntriesThatCannotBeOpenedKeepTheOldKeyAlive(t *testing.T) {
 }
 
 func TestEntryOfAKeyThatIsNotThere(t *testing.T) {
-	w, other := newWorld(t), newWorld(t)
+	w, other := newFixture(t), newFixture(t)
 	v, stranger := w.open(), other.open()
 	w.put(v, "default", "example.com", "one")
 	s, err := w.db.CookieSet(t.Context(), "default", "example.com")
@@ -241,7 +241,7 @@ func TestEntryOfAKeyThatIsNotThere(t *testing.T) {
 
 // Two processes share a key file: what one rotates, the other goes on with.
 func TestOtherProcessesFollowARotation(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	v, other := w.open(), w.open()
 	fill(w, v)
 	if _, err := v.Rotate(t.Context()); err != nil {
@@ -264,7 +264,7 @@ func TestOtherProcessesFollowARotation(t *testing.T) {
 }
 
 func TestTwoRotationsAtTheSameTimeAreOne(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	v := w.open()
 	fill(w, v)
 	release, err := tryLock(w.keyFile + rotatingEnding)
@@ -287,7 +287,7 @@ func TestTwoRotationsAtTheSameTimeAreOne(t *testing.T) {
 
 // Readers and writers of two processes go on while a third rotates: nobody is refused, and no change is lost.
 func TestRotationDisturbsNobody(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	rotating := w.open()
 	fill(w, rotating)
 	ctx, stop := context.WithCancel(t.Context())
@@ -357,7 +357,7 @@ func TestRotationAndOtherChangesWaitForEachOther(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			other := w.open()
 			w.put(other, "default", "example.com", "old")
 			between := &meanwhile{Rows: w.db}
@@ -418,7 +418,7 @@ func (a *afterwards) PutCookieSet(ctx context.Context, s store.CookieSet) error 
 
 // Another node has the old key file still, and is not held up by the locks of this host.
 func TestEntryThatAnotherNodeStoresWithTheOldKeyIsNotLost(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	old := w.open()
 	w.put(old, "default", "example.com", "one")
 	late := &afterwards{Rows: w.db}

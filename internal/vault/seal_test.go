@@ -88,7 +88,7 @@ func TestNoTwoPlacesAreBoundToTheSame(t *testing.T) {
 
 // Somebody who can write to the database moves ciphertexts about: everything that they can name.
 func TestRowsThatWereSwappedAreRefusedAndNotOverwritten(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	v := w.open()
 	w.put(v, "default", "example.com", "one")
 	w.put(v, "default", "example.org", "two")
@@ -168,7 +168,7 @@ func TestRowsThatWereSwappedAreRefusedAndNotOverwritten(t *testing.T) {
 }
 
 func FuzzUnseal(f *testing.F) {
-	w := newWorld(f)
+	w := newFixture(f)
 	v := w.open()
 	p := place{kindCookies, "default", []string{"example.com"}, "row1", form}
 	sealed, err := v.current().seal(p, []byte("[]"))

@@ -19,7 +19,7 @@ import (
 )
 
 func TestCookiesComeOutAsTheyWentIn(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	v := w.open()
 	in, err := cookies.Decode([]byte(`[
 		{"name":"__Host-sid","value":"caf\u00e9","domain":"example.com","path":"/","expires":1830000000.25,"size":14,"httpOnly":true,"secure":true,
@@ -45,7 +45,7 @@ func TestCookiesComeOutAsTheyWentIn(t *testing.T) {
 }
 
 func TestValuesAreWipedWhenTheFunctionReturns(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	v := w.open()
 	w.put(v, "default", "example.com", "canary")
 	name := SecretName{Tenant: "default", Service: "mail"}
@@ -71,7 +71,7 @@ func TestValuesAreWipedWhenTheFunctionReturns(t *testing.T) {
 }
 
 func TestNothingButTheFunctionsShowsAValue(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	v := w.open()
 	// The canaries that are found show that the search works: a scope is stored and listed in the clear.
 	set, err := v.PutCookies(t.Context(), NewCookies{
@@ -118,7 +118,7 @@ func TestNothingButTheFunctionsShowsAValue(t *testing.T) {
 }
 
 func TestListingHasNamesFlagsAndTimes(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	v := w.open()
 	expiring := cookie("b", "v", "www.example.com")
 	expiring.Expires, expiring.Session = float64(epoch.Add(time.Hour).Unix()), false
@@ -154,7 +154,7 @@ func TestListingHasNamesFlagsAndTimes(t *testing.T) {
 }
 
 func TestReplacingASetKeepsItsIDAndItsRules(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	v := w.open()
 	first := w.put(v, "default", "example.com", "one", "two")
 	if err := v.SetRules(t.Context(), "default", "example.com", Rules{Scopes: []string{"s1", "s2"}, MaxLeases: 3}); err != nil {
@@ -185,7 +185,7 @@ func TestReplacingASetKeepsItsIDAndItsRules(t *testing.T) {
 }
 
 func TestCookiesThatDoNotBelongAreNamedAndNothingIsStored(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	v := w.open()
 	w.put(v, "default", "example.com", "before")
 	before := w.rowsNow()
@@ -226,7 +226,7 @@ func TestCookiesThatDoNotBelongAreNamedAndNothingIsStored(t *testing.T) {
 }
 
 func TestStorageIsKeptWithTheCookies(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	v := w.open()
 	canary := func() []weblogin.Origin {
 		return []weblogin.Origin{{Origin: "https://app.example.com", Local: []weblogin.Item{{Name: "canary-name", Value: secret.New([]byte("canary"))}}, Left: []string{"a key"}}}
@@ -304,7 +304,7 @@ func manyLarge() (out []weblogin.Origin) {
 }
 
 func TestWhatIsNotThereIsNotFound(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	v := w.open()
 	name := SecretName{Tenant: "default", Service: "mail"}
 	_, absent := v.Cookies(t.Context(), "default", "example.com")
@@ -327,7 +327,7 @@ func TestWhatIsNotThereIsNotFound(t *testing.T) {
 }
 
 func TestSecretsOfAgentsComeBeforeTheTenants(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	v := w.open()
 	tenants, agents := SecretName{Tenant: "default", Service: "mail"}, SecretName{Tenant: "default", Agent: w.agent, Service: "mail"}
 	w.putSecret(v, tenants, "of the tenant")
@@ -353,7 +353,7 @@ func TestSecretsOfAgentsComeBeforeTheTenants(t *testing.T) {
 
 // TestMarkUsedMarksTheSecretThatUseSecretTakes, and no other one.
 func TestMarkUsedMarksTheSecretThatUseSecretTakes(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	v := w.open()
 	tenants, agents := SecretName{Tenant: "default", Service: "mail"}, SecretName{Tenant: "default", Agent: w.agent, Service: "mail"}
 	marked := func(n SecretName, at time.Time, wantTenants, wantAgents time.Time) {
@@ -402,7 +402,7 @@ func TestMarkUsedMarksTheSecretThatUseSecretTakes(t *testing.T) {
 }
 
 func TestSecretsAndTheirNamesAreChecked(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	v := w.open()
 	good := SecretName{Tenant: "default", Service: "mail"}
 	for name, err := range map[string]error{
@@ -448,7 +448,7 @@ func (r *raceOnce) PutCookieSet(ctx context.Context, s store.CookieSet) error {
 }
 
 func TestASetThatAnotherNodeMadeInBetweenIsReplacedUnderItsID(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	other := w.open()
 	racing := &raceOnce{Rows: w.db}
 	o := w.options()
@@ -478,8 +478,8 @@ func TestASetThatAnotherNodeMadeInBetweenIsReplacedUnderItsID(t *testing.T) {
 	w.wantCookies(v, "default", "example.com", "ours")
 }
 
-func benchmarkSet(b *testing.B) (*world, *Vault, NewCookies) {
-	w := newWorld(b)
+func benchmarkSet(b *testing.B) (*fixture, *Vault, NewCookies) {
+	w := newFixture(b)
 	n := NewCookies{Tenant: "default", Domain: "example.com"}
 	for i := range 50 {
 		n.Cookies = append(n.Cookies, cookie(fmt.Sprint("name-of-cookie-", i), strings.Repeat("v", 120), ".example.com"))

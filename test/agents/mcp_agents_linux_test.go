@@ -22,7 +22,7 @@ import (
 )
 
 // asked calls a method of /mcp from inside an agent's jail, with curl and the agent's own token, as any program there would.
-func asked(e *testkit.Estate, agent, method string, params any) (result map[string]any, text string) {
+func asked(e *testkit.Deployment, agent, method string, params any) (result map[string]any, text string) {
 	e.T.Helper()
 	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
 	if err != nil {
@@ -51,7 +51,7 @@ func asked(e *testkit.Estate, agent, method string, params any) (result map[stri
 }
 
 // called calls a tool from inside an agent's jail. ok says whether it answers, and not that something is wrong.
-func called(e *testkit.Estate, agent, tool string, arguments map[string]any) (text string, ok bool) {
+func called(e *testkit.Deployment, agent, tool string, arguments map[string]any) (text string, ok bool) {
 	e.T.Helper()
 	result, text := asked(e, agent, "tools/call", map[string]any{"name": tool, "arguments": testkit.OrEmpty(arguments)})
 	return text, result != nil && result["isError"] != true
@@ -89,7 +89,7 @@ require("readline").createInterface({input: process.stdin}).on("line", line => {
 	templates := testenv.Templates(t, cachedNode(t), testenv.TemplateNamed(t, "clawbot"))
 	b := testkit.PrepareWith(t, instance.Options{Settings: settings}, func(o *instance.Options, _ string) { o.Templates = templates })
 	b.Up()
-	e := &testkit.Estate{Installation: b, Dir: t.TempDir()}
+	e := &testkit.Deployment{Installation: b, Dir: t.TempDir()}
 	e.Sync(estateOfServers)
 	for _, name := range []string{"bot", "brave", "plain"} {
 		e.Running(name)
@@ -202,7 +202,7 @@ require("readline").createInterface({input: process.stdin}).on("line", line => {
 }
 
 // hearsOfAServerThatItIsGiven lets an agent listen from inside its jail, where the gateway is in between, and gives it a server.
-func hearsOfAServerThatItIsGiven(e *testkit.Estate) {
+func hearsOfAServerThatItIsGiven(e *testkit.Deployment) {
 	e.T.Helper()
 	const with = `-sS --noproxy '*' --max-time 60 -H "Authorization: Bearer $(cat /run/hermit/token)" -H 'Content-Type: application/json' "$SHELL_URL/mcp"`
 	cmd := e.Command(e.T.Context(), "spawn", "--jail", "plain", "--ttl", "60s", "--", "/bin/sh", "-c", `id=$(curl -D - -o /dev/null -H 'Accept: application/json, text/event-stream' `+
@@ -239,7 +239,7 @@ exec curl -N -H 'Accept: text/event-stream' -H "Mcp-Session-Id: $id" `+with)
 func isUp(s op.MCPServer) bool { return string(s.State) == "running" }
 
 // nodes are the processes of node in the instance's jails that have a text on their command line.
-func nodes(e *testkit.Estate, text string) (out []int) {
+func nodes(e *testkit.Deployment, text string) (out []int) {
 	e.T.Helper()
 	own := string(e.HostScope().Installation)
 	for _, pid := range hostProcesses(e.T, "cmdline", text) {

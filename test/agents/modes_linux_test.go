@@ -42,18 +42,18 @@ func aHome(t *testing.T, text string) (file, home string) {
 }
 
 // asBuilt is an instance without any configuration about agents, with the rights of the unit that a package installs.
-func asBuilt(t *testing.T) *testkit.Estate {
+func asBuilt(t *testing.T) *testkit.Deployment {
 	t.Helper()
 	testenv.Root(t)
 	templates := filepath.Dir(testenv.TemplateNamed(t, "clawbot"))
 	b := testkit.PrepareWith(t, instance.Options{Settings: testkit.NoPool}, func(o *instance.Options, _ string) { o.Templates = templates })
 	b.AsUnit(t)
 	b.Up()
-	return &testkit.Estate{Installation: b}
+	return &testkit.Deployment{Installation: b}
 }
 
 // typing runs a command on a terminal at which somebody answers.
-func typing(e *testkit.Estate, answer string, args ...string) (string, error) {
+func typing(e *testkit.Deployment, answer string, args ...string) (string, error) {
 	e.T.Helper()
 	person, program := testenv.Terminal(e.T)
 	if _, err := person.WriteString(answer + "\n"); err != nil {
@@ -173,7 +173,7 @@ func TestTheThreeModesOfWorkspacesComeUpWithoutAConfiguration(t *testing.T) {
 }
 
 // synced syncs a file, and returns what was done.
-func synced(e *testkit.Estate, file string) string {
+func synced(e *testkit.Deployment, file string) string {
 	e.T.Helper()
 	out, err := e.Run(e.T.Context(), "agent", "sync", "-f", file, "--json")
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 )
 
 // workspace is a path beneath the root of an estate's workspaces.
-func workspace(e *testkit.Estate, path string) string {
+func workspace(e *testkit.Deployment, path string) string {
 	return filepath.Join(e.Dir, "workspaces", path)
 }
 

@@ -24,7 +24,7 @@ import (
 )
 
 // killHalf ends one of the halves at once, and waits until a fresh one answers.
-func killHalf(e *testkit.Estate, which string) {
+func killHalf(e *testkit.Deployment, which string) {
 	e.T.Helper()
 	for _, pid := range e.Victims(which) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {

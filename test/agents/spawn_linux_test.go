@@ -33,7 +33,7 @@ import (
 )
 
 // spawned runs `clawjail spawn`, and returns what the program printed and how the command ended.
-func spawned(e *testkit.Estate, input []byte, args ...string) (out, errs string, status int) {
+func spawned(e *testkit.Deployment, input []byte, args ...string) (out, errs string, status int) {
 	e.T.Helper()
 	cmd := e.Command(e.T.Context(), append([]string{"spawn"}, args...)...)
 	var stdout, stderr bytes.Buffer
@@ -47,7 +47,7 @@ func spawned(e *testkit.Estate, input []byte, args ...string) (out, errs string,
 }
 
 // identities makes agents that have no jail.
-func identities(e *testkit.Estate, names ...string) {
+func identities(e *testkit.Deployment, names ...string) {
 	e.T.Helper()
 	for _, name := range names {
 		if out, err := e.Run(e.T.Context(), "agent", "create", name); err != nil {
@@ -94,7 +94,7 @@ func TestSpawnedProgramsHaveTheirStdio(t *testing.T) {
 	_, _ = rand.Read(random) // never fails (crypto/rand)
 	for where, flags := range map[string][]string{"in a jail of its own": {"--agent", "bot"}, "in the jail of the agent": {"--jail", "bot"}} {
 		t.Run(where, func(t *testing.T) {
-			e := &testkit.Estate{Installation: &testkit.Installation{Instance: e.Instance, T: t, API: e.API, Idle: e.Idle}, Dir: e.Dir}
+			e := &testkit.Deployment{Installation: &testkit.Installation{Instance: e.Instance, T: t, API: e.API, Idle: e.Idle}, Dir: e.Dir}
 			run := func(input []byte, program ...string) (string, string, int) {
 				return spawned(e, input, slices.Concat(flags, []string{"--"}, program)...)
 			}
@@ -287,7 +287,7 @@ func writeState(t *testing.T, pid int) {
 }
 
 // firstLine waits for the first JSON line of a program.
-func firstLine(e *testkit.Estate, agent, id string) (line []byte) {
+func firstLine(e *testkit.Deployment, agent, id string) (line []byte) {
 	e.T.Helper()
 	ctx, cancel := context.WithTimeout(e.T.Context(), 30*time.Second)
 	defer cancel()
@@ -306,7 +306,7 @@ func firstLine(e *testkit.Estate, agent, id string) (line []byte) {
 }
 
 // filesWith are the files of the instance that have a text in them.
-func filesWith(e *testkit.Estate, text string) (out []string) {
+func filesWith(e *testkit.Deployment, text string) (out []string) {
 	e.T.Helper()
 	for _, dir := range []string{e.Config.DataDir, e.Config.RunDir} {
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -401,7 +401,7 @@ func TestProgramsRunInFoldersOfTheOperatorsAndNowhereElse(t *testing.T) {
 }
 
 // foldersOfTenants shows that the programs of a tenant have its own folders, and those of nobody else, whoever starts them.
-func foldersOfTenants(e *testkit.Estate, roots string) {
+func foldersOfTenants(e *testkit.Deployment, roots string) {
 	e.T.Helper()
 	run := func(args ...string) string {
 		e.T.Helper()

@@ -22,7 +22,7 @@ import (
 var engine *testenv.Docker
 
 // dock is an instance whose agents are containers of an engine that is the tests' own.
-type dock struct{ *testkit.Estate }
+type dock struct{ *testkit.Deployment }
 
 // newDock starts an instance, with more settings of the engine and of the instance.
 func newDock(t *testing.T, docker, settings string) *dock {

@@ -19,7 +19,7 @@ import (
 )
 
 // webhook sends a body to an agent by the API, as a key's owner.
-func webhook(e *testkit.Estate, name, body string) (status int, answer string) {
+func webhook(e *testkit.Deployment, name, body string) (status int, answer string) {
 	e.T.Helper()
 	key, err := os.ReadFile(hostd.AdminKeyPath(e.Config))
 	if err != nil {
@@ -133,7 +133,7 @@ clawbots:
 	d.Running("built")
 	status, answer := 0, ""
 	testenv.Eventually(t, 20*time.Second, func() bool {
-		status, answer = webhook(d.Estate, "built", "hello")
+		status, answer = webhook(d.Deployment, "built", "hello")
 		return status == http.StatusNoContent
 	}, "the agent does not answer: %d %s", status, answer)
 	var out string

@@ -35,14 +35,14 @@ const (
 // follower is a pattern of the shell for arguments of clawjail that make it go on until it is interrupted.
 const follower = `*' agent logs'*' -f '*|*' agent logs'*' --follow '*|*' audit tail'*' -f '*|*' audit tail'*' --follow '*|*' access watch '*`
 
-// follows is somebody who does what the documentation says, page by page, on a machine where clawjail runs.
-type follows struct {
+// guideRunner is somebody who does what the documentation says, page by page, on a machine where clawjail runs.
+type guideRunner struct {
 	*testkit.Installation
 	dir  string // of the folders of the pages
 	site string // the address of their site
 }
 
-func newFollows(t *testing.T) *follows {
+func newGuideRunner(t *testing.T) *guideRunner {
 	t.Helper()
 	testenv.Time(t)
 	testenv.Root(t)
@@ -63,11 +63,11 @@ func newFollows(t *testing.T) *follows {
 	settings = testkit.NoPool + "workspace_roots: [" + dir + "]\n" + settings
 	b := testkit.PrepareWith(t, instance.Options{Settings: settings}, func(o *instance.Options, _ string) { o.Templates = templates })
 	b.Up()
-	return &follows{b, dir, site}
+	return &guideRunner{b, dir, site}
 }
 
 // folder makes the folder that the commands of a page run in. It looks like a checkout in which `make build` was run.
-func (f *follows) folder(page manual.Page) string {
+func (f *guideRunner) folder(page manual.Page) string {
 	t := f.T
 	t.Helper()
 	dir, err := os.MkdirTemp(f.dir, strings.NewReplacer("/", "-", ".", "-").Replace(page.Path)+"-")
@@ -97,7 +97,7 @@ func (f *follows) folder(page manual.Page) string {
 }
 
 // wrapper is clawjail, and interrupts what would follow for ever.
-func (f *follows) wrapper() string {
+func (f *guideRunner) wrapper() string {
 	return fmt.Sprintf(`#!/bin/sh
 case " $* " in
 %s)
@@ -111,7 +111,7 @@ esac
 }
 
 // here puts this machine's places in the place of those that pages name.
-func (f *follows) here(dir string, a assumed) *strings.Replacer {
+func (f *guideRunner) here(dir string, a assumed) *strings.Replacer {
 	listen := f.Config.Listen.String()
 	pairs := []string{"127.0.0.1:18780", listen, "localhost:18780", listen, "/var/lib/clawjail/", f.Config.DataDir + "/"}
 	for _, folder := range a.folders {
@@ -164,7 +164,7 @@ type outcome struct {
 }
 
 // page runs the commands of a page, in one shell.
-func (f *follows) page(page manual.Page, a assumed) (o outcome) {
+func (f *guideRunner) page(page manual.Page, a assumed) (o outcome) {
 	t := f.T
 	t.Helper()
 	dir := f.folder(page)
@@ -234,7 +234,7 @@ func (f *follows) page(page manual.Page, a assumed) (o outcome) {
 }
 
 // sweep takes away what a page has left, so that the next one finds the machine as its readers do.
-func (f *follows) sweep() {
+func (f *guideRunner) sweep() {
 	t, c := f.T, f.API
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -313,11 +313,11 @@ func TestEveryCommandOfTheDocumentationRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := newFollows(t)
+	f := newGuideRunner(t)
 	ran, left, scripts, visited := 0, map[string]int{}, 0, 0
 	for _, page := range pages {
 		t.Run(page.Path, func(t *testing.T) {
-			of := &follows{&testkit.Installation{Instance: f.Instance, T: t, API: f.API, Idle: f.Idle}, f.dir, f.site}
+			of := &guideRunner{&testkit.Installation{Instance: f.Instance, T: t, API: f.API, Idle: f.Idle}, f.dir, f.site}
 			defer of.sweep()
 			began := time.Now()
 			visited++
@@ -359,7 +359,7 @@ func lastOf(text string, n int) string { return text[max(0, len(text)-n):] }
 
 // scripts runs the scripts of a page that drive a browser, each in a session of its own. One that does not say what it
 // imports is given what it uses.
-func (f *follows) scripts(page manual.Page) (ran int) {
+func (f *guideRunner) scripts(page manual.Page) (ran int) {
 	t := f.T
 	t.Helper()
 	blocks, err := page.Blocks()
@@ -404,7 +404,7 @@ func (f *follows) scripts(page manual.Page) (ran int) {
 
 // TestACommandOfTheDocumentationThatIsWrongIsFound plants what pages could have wrong.
 func TestACommandOfTheDocumentationThatIsWrongIsFound(t *testing.T) {
-	f := newFollows(t)
+	f := newGuideRunner(t)
 	page := func(commands string) manual.Page {
 		return manual.Page{Path: "docs/planted.md", Text: "# What is planted?\n\n```sh\nx=kept\n```\n\ntext\n\n   ```sh\n   " + commands + "\n   ```\n\n```sh machine\nfalse\n```\n"}
 	}

@@ -35,7 +35,7 @@ const (
 // piReader is somebody who does what the README of examples/pi says.
 type piReader struct {
 	*reader
-	estate                    *testkit.Estate
+	estate                    *testkit.Deployment
 	before, model, agent, end []string // blocks of the README
 }
 
@@ -73,7 +73,7 @@ func newPiReader(t *testing.T) *piReader {
 	}
 	settings := testkit.NoPool + "log:\n  level: debug\n" + section("Before", "yaml", 1)[0]
 	b := testkit.PrepareWith(t, instance.Options{Settings: settings}, func(o *instance.Options, _ string) { o.Templates = templates })
-	r := &piReader{reader: &reader{Installation: b, dir: dir, home: t.TempDir(), port: gitPort}, estate: &testkit.Estate{Installation: b, Dir: dir}, before: section("Before", "sh", 2),
+	r := &piReader{reader: &reader{Installation: b, dir: dir, home: t.TempDir(), port: gitPort}, estate: &testkit.Deployment{Installation: b, Dir: dir}, before: section("Before", "sh", 2),
 		model: section("A model", "sh", 2), agent: section("The agent", "sh", 5), end: section("The end", "sh", 1)}
 	r.furnish()
 	if r.before[1] != piBuilt {

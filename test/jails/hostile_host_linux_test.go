@@ -267,7 +267,7 @@ func TestJailsEndWithAHostDaemonThatIsGivenUp(t *testing.T) {
 }
 
 // sleepers are the processes of the agent of the test above.
-func sleepers(e *testkit.Estate) (out []int) {
+func sleepers(e *testkit.Deployment) (out []int) {
 	e.T.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {

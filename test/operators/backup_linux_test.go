@@ -34,7 +34,7 @@ func TestAnInstallationIsRestoredElsewhereWithAllThatItHas(t *testing.T) {
 	if out, err := set.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	e := &testkit.Estate{Installation: v.Installation, Dir: t.TempDir()}
+	e := &testkit.Deployment{Installation: v.Installation, Dir: t.TempDir()}
 	const one = "clawbots:\n  - name: keeper\n    limits: {state: 64MiB}\n"
 	e.Sync(one)
 	e.Running("keeper")
@@ -114,7 +114,7 @@ func TestAnInstallationIsRestoredElsewhereWithAllThatItHas(t *testing.T) {
 	if err == nil {
 		t.Error("a grant of before the backup is good")
 	}
-	e2 := &testkit.Estate{Installation: w, Dir: t.TempDir()}
+	e2 := &testkit.Deployment{Installation: w, Dir: t.TempDir()}
 	e2.Running("keeper")
 	if got := strings.TrimSpace(e2.MustIn("keeper", "cat /state/file")); got != "kept" {
 		t.Errorf("the agent's file has %q", got)

@@ -16,7 +16,7 @@ import (
 
 // Confined is the table of what an agent can do from inside its jail, whatever makes it. It has a workspace, and other is
 // another agent.
-func (e *Estate) Confined(name, other string) {
+func (e *Deployment) Confined(name, other string) {
 	t := e.T
 	t.Helper()
 	e.Running(name)
@@ -62,7 +62,7 @@ const ElsewhereAddress = "198.51.100.7"
 // outside opens what an agent must not reach, and sees that it could be reached: a port of this host at all its addresses,
 // one of which no jail knows the way to but by routing; the same by a name, as long as a rule leads it there; and port 8000 of
 // another agent. It returns the port.
-func (e *Estate) outside(name, other string) (port string) {
+func (e *Deployment) outside(name, other string) (port string) {
 	t := e.T
 	t.Helper()
 	ip := testenv.Tool(t, "ip")

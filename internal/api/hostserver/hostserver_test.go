@@ -28,8 +28,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is a server before a keeper. Its browser is not started unless a test does so.
-type world struct {
+// fixture is a server before a keeper. Its browser is not started unless a test does so.
+type fixture struct {
 	t        *testing.T
 	settings config.HostBrowser
 	token    host.Token
@@ -40,9 +40,9 @@ type world struct {
 	served   chan error
 }
 
-func serve(t *testing.T, dir string, change func(*config.HostBrowser)) *world {
+func serve(t *testing.T, dir string, change func(*config.HostBrowser)) *fixture {
 	t.Helper()
-	w := &world{t: t, settings: config.Default().HostBrowser, served: make(chan error, 1)}
+	w := &fixture{t: t, settings: config.Default().HostBrowser, served: make(chan error, 1)}
 	port := testenv.FreePort(t)
 	w.settings.ControlURL = fmt.Sprintf("http://127.0.0.1:%d", port)
 	if change != nil {
@@ -84,7 +84,7 @@ func serve(t *testing.T, dir string, change func(*config.HostBrowser)) *world {
 }
 
 // ask sends a request with the token, and with headers (name, value, …) that are set or, with an empty value, removed.
-func (w *world) ask(method, url, body string, headers ...string) (int, map[string]any, http.Header) {
+func (w *fixture) ask(method, url, body string, headers ...string) (int, map[string]any, http.Header) {
 	w.t.Helper()
 	if strings.HasPrefix(url, "/") {
 		url = w.base + url

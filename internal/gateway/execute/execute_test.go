@@ -27,18 +27,18 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const token = accesstest.Token
 
-// world is an agent with one tool on api.example, and a secret for it.
-type world struct {
-	*accesstest.World
+// fixture is an agent with one tool on api.example, and a secret for it.
+type fixture struct {
+	*accesstest.Fixture
 	t       *testing.T
 	handler *Handler
 	seen    *accesstest.Seen
 	server  *httptest.Server
 }
 
-func newWorld(t *testing.T, upstream http.HandlerFunc) *world {
+func newFixture(t *testing.T, upstream http.HandlerFunc) *fixture {
 	t.Helper()
-	w := &world{World: accesstest.New(t), t: t, seen: &accesstest.Seen{}}
+	w := &fixture{Fixture: accesstest.New(t), t: t, seen: &accesstest.Seen{}}
 	h, err := New(w.Options())
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func service(name string, how egress.Injection) egress.Service {
 }
 
 // call sends a body and returns the answer.
-func (w *world) call(body string, header ...string) (*http.Response, map[string]any) {
+func (w *fixture) call(body string, header ...string) (*http.Response, map[string]any) {
 	w.t.Helper()
 	resp, raw := w.raw(body, header...)
 	var out map[string]any
@@ -70,7 +70,7 @@ func (w *world) call(body string, header ...string) (*http.Response, map[string]
 	return resp, out
 }
 
-func (w *world) raw(body string, header ...string) (*http.Response, []byte) {
+func (w *fixture) raw(body string, header ...string) (*http.Response, []byte) {
 	w.t.Helper()
 	r, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, w.server.URL+"/v1/execute", strings.NewReader(body))
 	if err != nil {
@@ -96,7 +96,7 @@ func (w *world) raw(body string, header ...string) (*http.Response, []byte) {
 }
 
 // refused calls, and wants a refusal of the gateway's own.
-func (w *world) refused(code, body string, header ...string) map[string]any {
+func (w *fixture) refused(code, body string, header ...string) map[string]any {
 	w.t.Helper()
 	resp, out := w.call(body, header...)
 	if out["code"] != code || resp.StatusCode == http.StatusOK || resp.Header.Get("Content-Type") != "application/problem+json" {
@@ -106,7 +106,7 @@ func (w *world) refused(code, body string, header ...string) map[string]any {
 }
 
 // answered calls, and wants an answer of the upstream's.
-func (w *world) answered(body string, header ...string) map[string]any {
+func (w *fixture) answered(body string, header ...string) map[string]any {
 	w.t.Helper()
 	resp, out := w.call(body, header...)
 	if resp.StatusCode != http.StatusOK || out["status"] == nil || out["status"] != out["statusCode"] {
@@ -137,7 +137,7 @@ func TestOptionsSayWhatIsMissing(t *testing.T) {
 }
 
 func TestOnlyTheJailOfAnAgentMayExecute(t *testing.T) {
-	w := newWorld(t, text("hello"))
+	w := newFixture(t, text("hello"))
 	w.answered(plain)
 	w.answered(plain, "Origin", w.server.URL, "Sec-Fetch-Site", "same-origin")
 	w.refused(problem.Forbidden, plain, "Sec-Fetch-Site", "cross-site")
@@ -153,7 +153,7 @@ func TestOnlyTheJailOfAnAgentMayExecute(t *testing.T) {
 }
 
 func TestARequestHappens(t *testing.T) {
-	w := newWorld(t, func(rw http.ResponseWriter, _ *http.Request) {
+	w := newFixture(t, func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Content-Type", "application/json")
 		rw.Header().Set("X-Answer", "yes")
 		rw.WriteHeader(http.StatusCreated)
@@ -186,7 +186,7 @@ func TestARequestHappens(t *testing.T) {
 }
 
 func TestBodiesAreSentAsTheyAreMeant(t *testing.T) {
-	w := newWorld(t, text("ok"))
+	w := newFixture(t, text("ok"))
 	for _, test := range []struct{ given, sent, kind string }{
 		{`"plain text"`, "plain text", "text/plain; charset=utf-8"}, {`""`, "", "text/plain; charset=utf-8"}, {`[1, 2]`, "[1, 2]", "application/json"},
 		{`5`, "5", "application/json"}, {`true`, "true", "application/json"}, {`null`, "", ""},
@@ -204,7 +204,7 @@ func TestBodiesAreSentAsTheyAreMeant(t *testing.T) {
 
 func TestStatusOfTheUpstreamAndOfTheGatewayAreNeverConfused(t *testing.T) {
 	for _, status := range []int{200, 204, 304, 400, 401, 403, 404, 407, 413, 429, 500, 502, 503, 504} {
-		w := newWorld(t, func(rw http.ResponseWriter, _ *http.Request) {
+		w := newFixture(t, func(rw http.ResponseWriter, _ *http.Request) {
 			rw.Header().Set("Clawjail-Refusal", "tool_denied")
 			rw.Header().Set("Proxy-Status", "clawjail; error=http_request_denied")
 			rw.Header().Set("Content-Type", "application/problem+json")
@@ -236,7 +236,7 @@ func TestBodiesArriveAsJSONTextOrBase64(t *testing.T) {
 		{"application/json", `{"a":1,"a":2}`, `{"a":1,"a":2}`, false}, {"application/json", `{"a":`, `{"a":`, false}, {"application/json", ``, ``, false},
 		{"text/plain", `{"a":1}`, `{"a":1}`, false}, {"", "x", "x", false}, {"image/png", "\x89PNG\xff", base64.StdEncoding.EncodeToString([]byte("\x89PNG\xff")), true},
 	} {
-		w := newWorld(t, func(rw http.ResponseWriter, _ *http.Request) {
+		w := newFixture(t, func(rw http.ResponseWriter, _ *http.Request) {
 			rw.Header()["Content-Type"] = []string{test.kind}
 			_, _ = io.WriteString(rw, test.sent)
 		})
@@ -248,7 +248,7 @@ func TestBodiesArriveAsJSONTextOrBase64(t *testing.T) {
 }
 
 func TestTheAllowlistDecides(t *testing.T) {
-	w := newWorld(t, text("ok"))
+	w := newFixture(t, text("ok"))
 	w.Upstream("other.example:80", w.seen.Handler(text("ok")))
 	w.Upstream("api.example:8080", w.seen.Handler(text("ok")))
 	for _, test := range []struct {
@@ -292,7 +292,7 @@ func TestTheAllowlistDecides(t *testing.T) {
 }
 
 func TestWhatNoToolAllowsIsNeitherLookedUpNorResolved(t *testing.T) {
-	w := newWorld(t, text("ok"))
+	w := newFixture(t, text("ok"))
 	for _, body := range []string{
 		`{"service":"svc","url":"http://127.0.0.1/"}`, `{"service":"svc","url":"http://localhost/"}`, `{"service":"svc","url":"http://db.internal/"}`,
 		`{"url":"http://api.example/"}`, `{"service":"svc","url":"http://unlisted.example/"}`,
@@ -314,7 +314,7 @@ func TestWhatNoToolAllowsIsNeitherLookedUpNorResolved(t *testing.T) {
 }
 
 func TestARuleThatDeniesIsNamed(t *testing.T) {
-	w := newWorld(t, text("ok"))
+	w := newFixture(t, text("ok"))
 	deny := w.Tool("api.example")
 	deny.Name, deny.Action = "never-api", policy.Deny
 	w.Tools["svc"] = w.Allow(deny, w.Tool("http://api.example"))
@@ -324,7 +324,7 @@ func TestARuleThatDeniesIsNamed(t *testing.T) {
 }
 
 func TestCredentialMissing(t *testing.T) {
-	w := newWorld(t, text("ok"))
+	w := newFixture(t, text("ok"))
 	clear(w.Secrets)
 	out := w.refused(problem.CredentialMissing, plain)
 	if !strings.Contains(out["hint"].(string), "secret set svc") {
@@ -343,7 +343,7 @@ func TestCredentialMissing(t *testing.T) {
 }
 
 func TestOfUpstreamsThatFail(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newFixture(t, nil)
 	w.Tools["svc"] = w.Allow(w.Tool("http://*.example"))
 	w.refused(problem.UpstreamUnreachable, `{"service":"svc","url":"http://gone.example/"}`)
 	w.Upstream("broken.example:80", http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
@@ -356,7 +356,7 @@ func TestOfUpstreamsThatFail(t *testing.T) {
 }
 
 func TestTheRateIsTheSurfaces(t *testing.T) {
-	w := newWorld(t, text("ok"))
+	w := newFixture(t, text("ok"))
 	w.Refuse = problem.New(problem.RateLimited, "wait", "too many").With("retry_after", 7)
 	w.refused(problem.RateLimited, plain)
 	if len(w.seen.All()) != 0 {
@@ -366,7 +366,7 @@ func TestTheRateIsTheSurfaces(t *testing.T) {
 
 func TestOneAgentHasABoundedNumberUnderWay(t *testing.T) {
 	entered, release := make(chan struct{}, atOnce), make(chan struct{})
-	w := newWorld(t, func(http.ResponseWriter, *http.Request) { entered <- struct{}{}; <-release })
+	w := newFixture(t, func(http.ResponseWriter, *http.Request) { entered <- struct{}{}; <-release })
 	done := make(chan int, atOnce)
 	for range atOnce {
 		go func() {
@@ -406,7 +406,7 @@ func TestTheTimeCoversTheBody(t *testing.T) {
 			<-r.Context().Done()
 		},
 	} {
-		w := newWorld(t, upstream)
+		w := newFixture(t, upstream)
 		w.handler.limit = 50 * time.Millisecond
 		w.refused(problem.Timeout, plain)
 		w.handler.limit = longestTime
@@ -416,7 +416,7 @@ func TestTheTimeCoversTheBody(t *testing.T) {
 			t.Fatal(name)
 		}
 	}
-	w := newWorld(t, text("ok"))
+	w := newFixture(t, text("ok"))
 	for _, bad := range []string{`"31s"`, `0`, `-1`, `"0s"`, `30.1`, `1e300`, `"x"`, `true`, `[]`} {
 		w.refused(problem.BadLimit, `{"service":"svc","url":"http://api.example/","timeout":`+bad+`}`)
 	}
@@ -427,7 +427,7 @@ func TestAnswersThatAreTooLargeAreRefusedAndNotCut(t *testing.T) {
 	chunk := bytes.Repeat([]byte("x"), 1<<20)
 	for _, declared := range []bool{true, false} {
 		for _, over := range []int{0, 1} {
-			w := newWorld(t, func(rw http.ResponseWriter, _ *http.Request) {
+			w := newFixture(t, func(rw http.ResponseWriter, _ *http.Request) {
 				if declared {
 					rw.Header().Set("Content-Length", fmt.Sprint(largestAnswer+over))
 				}
@@ -446,7 +446,7 @@ func TestAnswersThatAreTooLargeAreRefusedAndNotCut(t *testing.T) {
 }
 
 func TestRequestsThatAreTooLargeAreRefused(t *testing.T) {
-	w := newWorld(t, text("ok"))
+	w := newFixture(t, text("ok"))
 	large := `{"service":"svc","url":"http://api.example/","body":"` + strings.Repeat("x", largestRequest) + `"}`
 	w.refused(problem.TooLarge, large)
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.server.URL, struct{ io.Reader }{strings.NewReader(large)})
@@ -469,7 +469,7 @@ func TestRequestsThatAreTooLargeAreRefused(t *testing.T) {
 
 func TestStreamsArriveAsTheyAreSent(t *testing.T) {
 	next := make(chan struct{})
-	w := newWorld(t, func(rw http.ResponseWriter, _ *http.Request) {
+	w := newFixture(t, func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Content-Type", "text/event-stream")
 		rw.Header().Set("Clawjail-Refusal", "x")
 		rw.Header().Set("Set-Cookie", "a=b")
@@ -508,7 +508,7 @@ func TestStreamsArriveAsTheyAreSent(t *testing.T) {
 }
 
 func TestAStreamThatBreaksOffIsNoShortSuccess(t *testing.T) {
-	w := newWorld(t, func(rw http.ResponseWriter, _ *http.Request) {
+	w := newFixture(t, func(rw http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(rw, "begins")
 		_ = http.NewResponseController(rw).Flush()
 		panic(http.ErrAbortHandler)
@@ -529,7 +529,7 @@ func TestAStreamThatBreaksOffIsNoShortSuccess(t *testing.T) {
 }
 
 func TestAStreamHasALargestSizeAndIsNoShortSuccess(t *testing.T) {
-	w := newWorld(t, text(strings.Repeat("x", 1000)))
+	w := newFixture(t, text(strings.Repeat("x", 1000)))
 	for limit, whole := range map[int]bool{1000: true, 999: false} {
 		w.handler.stream = limit
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.server.URL, strings.NewReader(`{"service":"svc","url":"http://api.example/","stream":true}`))
@@ -551,7 +551,7 @@ func TestAStreamHasALargestSizeAndIsNoShortSuccess(t *testing.T) {
 func TestTheContextOfTheClientEndsTheRequest(t *testing.T) {
 	gone := make(chan struct{})
 	entered := make(chan struct{})
-	w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) { close(entered); <-r.Context().Done(); close(gone) })
+	w := newFixture(t, func(_ http.ResponseWriter, r *http.Request) { close(entered); <-r.Context().Done(); close(gone) })
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-entered; cancel() }()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.server.URL, strings.NewReader(plain))

@@ -15,8 +15,8 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// realWorld is execute behind the real gateway.
-func realWorld(t *testing.T) (*accesstest.Real, *Handler) {
+// realFixture is execute behind the real gateway.
+func realFixture(t *testing.T) (*accesstest.Real, *Handler) {
 	t.Helper()
 	w := accesstest.NewReal(t)
 	h, err := New(w.Options())
@@ -38,7 +38,7 @@ func ask(w *accesstest.Real, url, more string) (*http.Response, string) {
 }
 
 func TestThroughTheGatewayEveryHopIsRecordedAndTheCredentialStays(t *testing.T) {
-	w, _ := realWorld(t)
+	w, _ := realFixture(t)
 	seen, elsewhere := &accesstest.Seen{}, &accesstest.Seen{}
 	other, otherTool := w.Lead("http", "other.example", elsewhere.Handler(text("done, "+token)))
 	api, apiTool := w.Lead("https", "example.com", seen.Handler(func(rw http.ResponseWriter, r *http.Request) {
@@ -80,7 +80,7 @@ func TestThroughTheGatewayEveryHopIsRecordedAndTheCredentialStays(t *testing.T) 
 }
 
 func TestThroughTheGatewayRefusalsAreRecordedAndNothingLeaves(t *testing.T) {
-	w, h := realWorld(t)
+	w, h := realFixture(t)
 	seen := &accesstest.Seen{}
 	api, tool := w.Lead("http", "api.example", seen.Handler(nil))
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(api, "http://"))

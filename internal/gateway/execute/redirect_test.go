@@ -44,7 +44,7 @@ func TestRedirectsKeepTheCredentialOnTheirOriginOnly(t *testing.T) {
 		"with a user name is no URL": {"http://api.example@other.example/y", false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, moves(map[string]string{"/x": test.place}, 307))
+			w := newFixture(t, moves(map[string]string{"/x": test.place}, 307))
 			others := map[string]*accesstest.Seen{"other": {}, "port": {}, "idna": {}, "api": w.seen}
 			w.Upstream("other.example:80", others["other"].Handler(nil))
 			w.Upstream("api.example.other.example:80", others["other"].Handler(nil))
@@ -77,7 +77,7 @@ func TestRedirectsKeepTheCredentialOnTheirOriginOnly(t *testing.T) {
 }
 
 func TestACredentialThatStayedBehindStaysBehind(t *testing.T) {
-	w := newWorld(t, moves(map[string]string{"/x": "http://other.example/back"}, 302))
+	w := newFixture(t, moves(map[string]string{"/x": "http://other.example/back"}, 302))
 	w.Upstream("other.example:80", moves(map[string]string{"/back": "http://api.example/y"}, 302))
 	w.Tools["svc"] = w.Allow(w.Tool("http://*.example"))
 	w.answered(plain)
@@ -91,7 +91,7 @@ func TestEveryHopIsDecidedAbout(t *testing.T) {
 	for _, place := range []string{
 		"http://other.example/", "http://127.0.0.1/", "http://169.254.169.254/latest", "http://[::1]/", "http://localhost/", "https://api.example/x", "http://api.example:81/", "http://api.example/denied",
 	} {
-		w := newWorld(t, moves(map[string]string{"/x": place}, 302))
+		w := newFixture(t, moves(map[string]string{"/x": place}, 302))
 		w.Tools["svc"] = w.Allow(w.Tool("http://api.example/x"))
 		if out := w.refused(problem.ToolDenied, plain); out["redirects"] != 1.0 {
 			t.Errorf("%s: %v", place, out)
@@ -110,7 +110,7 @@ func TestEveryHopIsDecidedAbout(t *testing.T) {
 		"/a/../b": problem.ToolDenied, "http://api.example/a%2fb": problem.PathDenied, "/a//b": problem.PathDenied, "ftp://api.example/": problem.BadURL, "javascript:alert(1)": problem.BadURL,
 		"file:///etc/passwd": problem.BadURL, "http://2130706433/": problem.BadHost, "http://0x7f.1/": problem.BadHost, "http://%zz/": problem.UpstreamFailed, "http://api.example:0/": problem.BadHost,
 	} {
-		w := newWorld(t, moves(map[string]string{"/x": place}, 302))
+		w := newFixture(t, moves(map[string]string{"/x": place}, 302))
 		w.Tools["svc"] = w.Allow(w.Tool("http://api.example/x"))
 		w.refused(code, plain)
 		if n := len(w.seen.All()); n != 1 {
@@ -128,7 +128,7 @@ func TestMethodsAndBodiesOfRedirects(t *testing.T) {
 		{301, "GET", "GET", false}, {301, "POST", "GET", false}, {302, "POST", "GET", false}, {303, "POST", "GET", false}, {307, "POST", "POST", true}, {308, "POST", "POST", true},
 		{302, "PUT", "PUT", true}, {301, "DELETE", "DELETE", true}, {303, "PUT", "GET", false}, {303, "HEAD", "HEAD", false}, {302, "HEAD", "HEAD", false}, {307, "GET", "GET", false},
 	} {
-		w := newWorld(t, moves(map[string]string{"/x": "/y"}, test.status))
+		w := newFixture(t, moves(map[string]string{"/x": "/y"}, test.status))
 		body := ""
 		if test.method != "GET" && test.method != "HEAD" {
 			body = `,"body":{"a":1}`
@@ -142,7 +142,7 @@ func TestMethodsAndBodiesOfRedirects(t *testing.T) {
 }
 
 func TestTheMethodOfARedirectNeedsATool(t *testing.T) {
-	w := newWorld(t, moves(map[string]string{"/x": "/y"}, 303))
+	w := newFixture(t, moves(map[string]string{"/x": "/y"}, 303))
 	w.Tools["svc"] = w.Allow(w.Tool("http://api.example", "POST"))
 	w.refused(problem.ToolDenied, `{"service":"svc","url":"http://api.example/x","method":"POST"}`)
 	if n := len(w.seen.All()); n != 1 {
@@ -155,7 +155,7 @@ func TestRedirectsHaveAnEnd(t *testing.T) {
 	for i := range 10 {
 		places[fmt.Sprintf("/%d", i)] = fmt.Sprintf("/%d", i+1)
 	}
-	w := newWorld(t, moves(places, 302))
+	w := newFixture(t, moves(places, 302))
 	if out := w.answered(`{"service":"svc","url":"http://api.example/5"}`); out["redirects"] != float64(maxRedirects) || out["url"] != "http://api.example/10" || out["status"] != 418.0 {
 		t.Errorf("%v", out)
 	}
@@ -166,13 +166,13 @@ func TestRedirectsHaveAnEnd(t *testing.T) {
 }
 
 func TestARedirectCanBeTheAnswer(t *testing.T) {
-	w := newWorld(t, moves(map[string]string{"/x": "http://other.example/"}, 302))
+	w := newFixture(t, moves(map[string]string{"/x": "http://other.example/"}, 302))
 	out := w.answered(`{"service":"svc","url":"http://api.example/x","follow":false}`)
 	if h, _ := out["headers"].(map[string]any); out["status"] != 302.0 || h["Location"] != "http://other.example/" || out["redirects"] != 0.0 {
 		t.Errorf("%v", out)
 	}
 	// Two places are none.
-	w = newWorld(t, func(rw http.ResponseWriter, _ *http.Request) {
+	w = newFixture(t, func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header()["Location"] = []string{"/y", "http://other.example/"}
 		rw.WriteHeader(302)
 	})
@@ -182,7 +182,7 @@ func TestARedirectCanBeTheAnswer(t *testing.T) {
 }
 
 func TestTheCredentialOfAQueryIsInNoAddress(t *testing.T) {
-	w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
+	w := newFixture(t, func(rw http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/x":
 			http.Redirect(rw, r, "/y?"+r.URL.RawQuery, http.StatusFound)
@@ -214,7 +214,7 @@ func TestTheCredentialOfAQueryIsInNoAddress(t *testing.T) {
 }
 
 func TestAnswersOfOtherOriginsAreScrubbedToo(t *testing.T) {
-	w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
+	w := newFixture(t, func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Location", "http://other.example/?from="+r.Header.Get("X-Key"))
 		rw.WriteHeader(302)
 	})

@@ -19,7 +19,7 @@ import (
 )
 
 func TestRequestsThatMakeNoSenseAreRefused(t *testing.T) {
-	w := newWorld(t, text("ok"))
+	w := newFixture(t, text("ok"))
 	for code, bodies := range map[string][]string{
 		problem.BadRequest: {
 			`{"url":"http://api.example/","inject":{"type":"bearer"}}`, `{"service":"svc"}`, `{}`, ``, `{"service":"svc","url":"http://api.example/","method":"GE T"}`, `{"service":"svc","url":"http://api.example/","method":"GET\r\nX: y"}`,
@@ -74,7 +74,7 @@ func TestRequestsThatMakeNoSenseAreRefused(t *testing.T) {
 
 // A credential in the path would go where the request says.
 func TestACredentialOfThePathIsForTheRouteOnly(t *testing.T) {
-	w := newWorld(t, text("ok"))
+	w := newFixture(t, text("ok"))
 	w.answered(plain)
 	s := w.Services["svc"]
 	s.BaseURL, s.Inject = "http://api.example/bot{secret}", egress.Injection{Type: egress.InjectPath}
@@ -91,7 +91,7 @@ func TestACredentialOfThePathIsForTheRouteOnly(t *testing.T) {
 const longestURLForTests = 9000
 
 func TestHostsAreMadeCanonical(t *testing.T) {
-	w := newWorld(t, text("ok"))
+	w := newFixture(t, text("ok"))
 	for _, host := range []string{"API.EXAMPLE", "api.example.", "api.example:80", "ａｐｉ.example", "api。example"} {
 		w.answered(`{"service":"svc","url":"http://` + host + `/x"}`)
 		if got := w.seen.Last(t); got.Host != "api.example" {
@@ -103,7 +103,7 @@ func TestHostsAreMadeCanonical(t *testing.T) {
 }
 
 func TestQueriesCannotBecomeAnotherRequest(t *testing.T) {
-	w := newWorld(t, text("ok"))
+	w := newFixture(t, text("ok"))
 	w.answered(`{"service":"svc","url":"http://api.example/x?q=a b HTTP/1.1&é=ü#frag?key=1"}`)
 	if got := w.seen.Last(t); got.Target != "/x?q=a%20b%20HTTP/1.1&%C3%A9=%C3%BC" {
 		t.Errorf("%q", got.Target)
@@ -111,7 +111,7 @@ func TestQueriesCannotBecomeAnotherRequest(t *testing.T) {
 }
 
 func TestHeadersThatAnAgentMayNotSetAreLeftOut(t *testing.T) {
-	w := newWorld(t, text("ok"))
+	w := newFixture(t, text("ok"))
 	left := []string{
 		"Host", "Content-Length", "Transfer-Encoding", "TE", "Trailer", "Connection", "Keep-Alive", "Upgrade", "Expect", "Via", "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X_Forwarded_For",
 		"X-Real-IP", "Proxy-Authorization", "Proxy-Connection", "Clawjail-Refusal", "X-HTTP-Method-Override", "X-Original-URL", "Authorization", "authorization", "X-Named",
@@ -141,7 +141,7 @@ func TestHeadersThatAnAgentMayNotSetAreLeftOut(t *testing.T) {
 }
 
 func TestHeadersThatWouldBeTwoAreRefused(t *testing.T) {
-	w := newWorld(t, text("ok"))
+	w := newFixture(t, text("ok"))
 	for _, headers := range []string{
 		`{"X-A":"1\r\nX-B: 2"}`, `{"X-A":"1\n2"}`, `{"X-A":"1\u00002"}`, `{"X-A\r\nX-B":"1"}`, `{"X-A ":"1"}`, `{" X-A":"1"}`, `{"X-A:":"1"}`, `{"":"1"}`, `{"X-A":1}`, `{"X-A":null}`, `{"X-A":[1]}`, `{"X-A":{}}`,
 		`{"X-A":"1","x-a":"2"}`, `{"Authorization":"a","authorization":"b"}`, `{"X-A":["1","2\r\n3"]}`, `{"X-Big":"` + strings.Repeat("x", largestHeader) + `"}`,
@@ -160,7 +160,7 @@ func TestHeadersThatWouldBeTwoAreRefused(t *testing.T) {
 }
 
 func TestTheCredentialGoesWhereTheServiceSays(t *testing.T) {
-	w := newWorld(t, text("ok"))
+	w := newFixture(t, text("ok"))
 	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("operator1:"+token))
 	for _, test := range []struct {
 		how           egress.Injection
@@ -201,7 +201,7 @@ func TestTheCredentialGoesWhereTheServiceSays(t *testing.T) {
 // The secret of a service is in no request that another host gets, that no service is named for, or that only a tool
 // without a service allows: whatever the tools of the agent allow.
 func TestACredentialGoesToTheOriginOfItsServiceOnly(t *testing.T) {
-	w := newWorld(t, text("ok"))
+	w := newFixture(t, text("ok"))
 	echo := &accesstest.Seen{}
 	w.Upstream("echo.example:80", echo.Handler(text("ok")))
 	w.Secret("openai", "a-secret-of-no-service")
@@ -232,7 +232,7 @@ func TestACredentialGoesToTheOriginOfItsServiceOnly(t *testing.T) {
 }
 
 func TestWhatTheOperatorDecidedForAServiceIsNotTheAgentsToChange(t *testing.T) {
-	w := newWorld(t, text("ok"))
+	w := newFixture(t, text("ok"))
 	w.Services["svc"] = egress.Service{Name: "svc", Upstream: egress.Upstream{BaseURL: "http://api.example", Secret: "key-of-svc"}, Inject: egress.Injection{Type: egress.InjectHeader, Name: "X-Key"}}
 	w.Secret("key-of-svc", "another-secret-value")
 	w.answered(plain)
@@ -251,7 +251,7 @@ func TestWhatTheOperatorDecidedForAServiceIsNotTheAgentsToChange(t *testing.T) {
 }
 
 func TestAnAgentsOwnSecretComesBeforeItsTenants(t *testing.T) {
-	w := newWorld(t, text("ok"))
+	w := newFixture(t, text("ok"))
 	w.Secrets[vault.SecretName{Tenant: "tenant", Agent: "agent-1", Service: "svc"}] = "the-agents-own-secret"
 	w.Secrets[vault.SecretName{Tenant: "tenant", Agent: "agent-2", Service: "svc"}] = "the-secret-of-another"
 	w.answered(plain)
@@ -268,7 +268,7 @@ func TestAnswersLoseTheCredential(t *testing.T) {
 		rw.Header().Set("Set-Cookie", "session=as-good-as-the-credential")
 		_, _ = fmt.Fprintf(rw, "you sent %s, that is %s", r.Header.Get("Authorization"), url.QueryEscape(token))
 	}
-	w := newWorld(t, echo)
+	w := newFixture(t, echo)
 	out := w.answered(plain)
 	h, _ := out["headers"].(map[string]any)
 	if out["body"] != "you sent Bearer [redacted], that is [redacted]" || h["X-Echo"] != "Bearer [redacted]" || h["Set-Cookie"] != nil {

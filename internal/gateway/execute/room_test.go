@@ -17,7 +17,7 @@ import (
 
 // An agent needs no tool to send large bodies that never end: what they hold is bounded, and is given back.
 func TestBodiesThatDoNotEndHoldABoundedAmount(t *testing.T) {
-	w := newWorld(t, func(http.ResponseWriter, *http.Request) {})
+	w := newFixture(t, func(http.ResponseWriter, *http.Request) {})
 	held := func() int64 {
 		return w.handler.room.Amounts(quota.Holder{})[0].Held.All
 	}

@@ -201,7 +201,7 @@ func TestAWriteToACacheIsReservedAtItsPrice(t *testing.T) {
 }
 
 func TestBudgetIsAskedBeforeAnythingIsSent(t *testing.T) {
-	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	w := newFixture(t, jsonAnswer(http.StatusOK, chatAnswer))
 	w.book.limit = 4000 // less than an answer without a bound may have
 	got := w.post(pathChat, chatBody("openai-1"))
 	if got.status != http.StatusTooManyRequests || got.header.Get(headerRefusal) != problem.BudgetExceeded || w.reached() != 0 {
@@ -214,14 +214,14 @@ func TestBudgetIsAskedBeforeAnythingIsSent(t *testing.T) {
 }
 
 func TestReservationIsGivenBackWhenNothingWasSent(t *testing.T) {
-	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	w := newFixture(t, jsonAnswer(http.StatusOK, chatAnswer))
 	w.refusal = problem.New(problem.HostDenied, "", "denied")
 	w.post(pathChat, chatBody("openai-1"))
 	if got := w.debited(); got != (egress.Tokens{}) || w.book.count() != 2 {
 		t.Errorf("debited %+v in %d steps", got, w.book.count())
 	}
 	// A connection that breaks when the request was on its way may have cost something.
-	w = newWorld(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	w = newFixture(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	w.post(pathChat, `{"model":"openai-1","max_tokens":77}`)
 	if got := w.debited(); got.Output != 77 {
 		t.Errorf("debited %+v", got)
@@ -229,7 +229,7 @@ func TestReservationIsGivenBackWhenNothingWasSent(t *testing.T) {
 }
 
 func TestWhatEndsAfterMidnightIsCorrectedOnItsDay(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newFixture(t, nil)
 	w.book.day = "2026-01-01"
 	w.answer = func(rw http.ResponseWriter, r *http.Request) {
 		w.book.mu.Lock()
@@ -247,7 +247,7 @@ func TestWhatEndsAfterMidnightIsCorrectedOnItsDay(t *testing.T) {
 // TestBudgetsHold lets an agent ask for what it likes and models answer as long as they like: what is debited is never more
 // than the limit and one request, which is under way when the limit is reached; and it is what was used.
 func TestBudgetsHold(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newFixture(t, nil)
 	property.Check(t, func(t *rapid.T) {
 		w.book.mu.Lock()
 		limit := rapid.Int64Range(1, 20_000).Draw(t, "limit")
@@ -278,7 +278,7 @@ func TestBudgetsHold(t *testing.T) {
 }
 
 func TestErrorThatRepeatsTheKeyIsLoggedWithoutIt(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newFixture(t, nil)
 	w.fail = func(r *http.Request) *problem.Error {
 		return problem.Wrap(errors.New("cannot send "+r.Header.Get("Authorization")), problem.UpstreamFailed, "", "it broke")
 	}
@@ -290,7 +290,7 @@ func TestErrorThatRepeatsTheKeyIsLoggedWithoutIt(t *testing.T) {
 }
 
 func TestLogHasNoKeyAndNoText(t *testing.T) {
-	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	w := newFixture(t, jsonAnswer(http.StatusOK, chatAnswer))
 	w.post(pathChat, `{"model":"openai-1","messages":[{"role":"user","content":"a private question"}]}`, "Authorization", "Bearer agents-own")
 	w.debited()
 	for _, word := range []string{canary, "private question", "agents-own", "Hello"} {

@@ -90,7 +90,7 @@ func TestEveryChangeToARequestAndTheTurnAfterIt(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range changes {
 		seen[c.path] = true
-		w := newWorld(t, jsonAnswer(http.StatusOK, c.answer))
+		w := newFixture(t, jsonAnswer(http.StatusOK, c.answer))
 		for i, body := range c.turns {
 			want := c.sent[i]
 			if want == "" {

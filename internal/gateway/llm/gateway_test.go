@@ -28,14 +28,14 @@ import (
 
 // whole is the handler behind the real gateway, with the real book and its database. Two agents have a jail each.
 type whole struct {
-	*world  // of which only the upstream, the secrets and the log are used
-	t       *testing.T
-	db      *sqlite.DB
-	book    *egress.Book
-	addr    string
-	records *records
-	touched atomic.Int64 // connections to what must not be dialled
-	inside  string       // its address
+	*fixture // of which only the upstream, the secrets and the log are used
+	t        *testing.T
+	db       *sqlite.DB
+	book     *egress.Book
+	addr     string
+	records  *records
+	touched  atomic.Int64 // connections to what must not be dialled
+	inside   string       // its address
 }
 
 const (
@@ -84,7 +84,7 @@ func (o only) LookupNetIP(context.Context, string, string) ([]netip.Addr, error)
 
 func newWhole(t *testing.T, answer http.HandlerFunc) *whole {
 	t.Helper()
-	w := &whole{world: newWorld(t, answer), t: t, records: &records{}}
+	w := &whole{fixture: newFixture(t, answer), t: t, records: &records{}}
 	trap := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { w.touched.Add(1) }))
 	trap.Config.ConnState = func(_ net.Conn, s http.ConnState) {
 		if s == http.StateNew {
@@ -114,7 +114,7 @@ func newWhole(t *testing.T, answer http.HandlerFunc) *whole {
 	})
 	must(t, err)
 	handler, err = New(Options{Book: w.book, Options: access.Options{
-		Gateway: g, Views: func(c gateway.Caller) *egress.EffectivePolicy { return w.book.View(access.Who(c)) }, Secrets: w.world,
+		Gateway: g, Views: func(c gateway.Caller) *egress.EffectivePolicy { return w.book.View(access.Who(c)) }, Secrets: w.fixture,
 		Log: slog.New(slog.NewTextHandler(w.log, nil)), Now: time.Now,
 	}})
 	must(t, err)
@@ -157,7 +157,7 @@ func (w *whole) entry(kind, agent, name string, body any, there func() bool) {
 	testenv.Eventually(w.t, patience, there, "the book does not read the %s %s", kind, name)
 }
 
-// serve makes a provider whose upstream is the world's, at an address that only an operator can give.
+// serve makes a provider whose upstream is the fixture's, at an address that only an operator can give.
 func (w *whole) serve(agent string, change func(*egress.Provider)) {
 	w.t.Helper()
 	_, port, err := net.SplitHostPort(w.upstream.Listener.Addr().String())

@@ -114,7 +114,7 @@ func modelOf(path string) string {
 }
 
 func TestWhatAProviderDoesByItselfIsRefusedUnlessItIsAllowedByName(t *testing.T) {
-	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	w := newFixture(t, jsonAnswer(http.StatusOK, chatAnswer))
 	for _, c := range hostedRequests {
 		body := `{"model":"` + modelOf(c.path) + `",` + c.more + `}`
 		w.allowHosted()
@@ -138,7 +138,7 @@ func TestWhatAProviderDoesByItselfIsRefusedUnlessItIsAllowedByName(t *testing.T)
 }
 
 func TestWhatStaysWithTheModelPasses(t *testing.T) {
-	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	w := newFixture(t, jsonAnswer(http.StatusOK, chatAnswer))
 	for _, c := range []struct{ path, more string }{
 		{pathChat, `"messages":[{"role":"user","content":"open http://site.example/ and https://other.example"}]`},
 		{pathChat, `"messages":[{"role":"user","content":[{"type":"text","text":"https://site.example"},{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}]`},
@@ -179,7 +179,7 @@ func TestWhatStaysWithTheModelPasses(t *testing.T) {
 }
 
 func TestResponsesAreNotKeptByTheProvider(t *testing.T) {
-	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	w := newFixture(t, jsonAnswer(http.StatusOK, chatAnswer))
 	const asked = `"include":["reasoning.encrypted_content"]`
 	for _, c := range []struct{ body, want string }{
 		{`{"model":"openai-1","input":"x"}`, `{` + asked + `,"store":false,"model":"openai-1","input":"x"}`},
@@ -203,7 +203,7 @@ func TestResponsesAreNotKeptByTheProvider(t *testing.T) {
 }
 
 // allowHosted sets what all providers may do by themselves.
-func (w *world) allowHosted(names ...string) {
+func (w *fixture) allowHosted(names ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i := range w.providers {

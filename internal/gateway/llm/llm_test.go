@@ -45,7 +45,7 @@ func TestKeyGoesInWhereTheProviderWantsIt(t *testing.T) {
 		}},
 		{pathChat, "openai-mini", chatAnswer, "Authorization", "", func(p *egress.Provider) { p.Inject.Type = egress.InjectNone }},
 	} {
-		w := newWorld(t, jsonAnswer(http.StatusOK, c.answer))
+		w := newFixture(t, jsonAnswer(http.StatusOK, c.answer))
 		if c.change != nil {
 			w.provider(egress.WireOpenAI, c.change)
 		}
@@ -75,7 +75,7 @@ func TestKeyGoesInWhereTheProviderWantsIt(t *testing.T) {
 }
 
 func TestSecretIsTheAgentsOwnThenTheTenants(t *testing.T) {
-	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	w := newFixture(t, jsonAnswer(http.StatusOK, chatAnswer))
 	own := vault.SecretName{Tenant: "default", Agent: "agent-1", Service: "openai"}
 	w.secrets[own] = "sk-of-the-agent-itself"
 	w.post(pathChat, chatBody("openai-mini"))
@@ -88,15 +88,15 @@ func TestSecretIsTheAgentsOwnThenTheTenants(t *testing.T) {
 }
 
 func TestMissingKeyIsRefusedBeforeAnythingIsSentOrDebited(t *testing.T) {
-	for name, change := range map[string]func(*world){
-		"no secret":    func(w *world) { clear(w.secrets) },
-		"named secret": func(w *world) { w.provider(egress.WireOllama, func(p *egress.Provider) { p.Secret = "other" }) },
-		"short secret": func(w *world) { w.secrets[vault.SecretName{Tenant: "default", Service: "ollama"}] = "short" },
-		"line ends": func(w *world) {
+	for name, change := range map[string]func(*fixture){
+		"no secret":    func(w *fixture) { clear(w.secrets) },
+		"named secret": func(w *fixture) { w.provider(egress.WireOllama, func(p *egress.Provider) { p.Secret = "other" }) },
+		"short secret": func(w *fixture) { w.secrets[vault.SecretName{Tenant: "default", Service: "ollama"}] = "short" },
+		"line ends": func(w *fixture) {
 			w.secrets[vault.SecretName{Tenant: "default", Service: "ollama"}] = "sk-0123456789\r\nHost: x"
 		},
 	} {
-		w := newWorld(t, jsonAnswer(http.StatusOK, ollamaAnswer))
+		w := newFixture(t, jsonAnswer(http.StatusOK, ollamaAnswer))
 		w.provider(egress.WireOllama, func(p *egress.Provider) { p.Inject.Type = egress.InjectBearer })
 		change(w)
 		got := w.post("/api/chat", chatBody("ollama-1"))
@@ -108,7 +108,7 @@ func TestMissingKeyIsRefusedBeforeAnythingIsSentOrDebited(t *testing.T) {
 		}
 	}
 	// A local Ollama needs no key, and gets none.
-	w := newWorld(t, jsonAnswer(http.StatusOK, ollamaAnswer))
+	w := newFixture(t, jsonAnswer(http.StatusOK, ollamaAnswer))
 	clear(w.secrets)
 	if got := w.post("/api/chat", chatBody("ollama-1")); got.status != http.StatusOK {
 		t.Fatalf("%d %s", got.status, got.body)
@@ -119,7 +119,7 @@ func TestMissingKeyIsRefusedBeforeAnythingIsSentOrDebited(t *testing.T) {
 }
 
 func TestKeyIsNotInTheAnswer(t *testing.T) {
-	w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+	w := newFixture(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("X-Request-Id", r.Header.Get("Authorization"))
 		w.Header().Set("Set-Cookie", "__cf_bm=1")
@@ -144,7 +144,7 @@ func TestKeyIsNotInTheAnswer(t *testing.T) {
 }
 
 func TestRefusedKeyIsSaidInTheGatewaysWords(t *testing.T) {
-	w := newWorld(t, jsonAnswer(http.StatusUnauthorized, `{"error":{"message":"Incorrect API key provided: sk-canar***********cdef."}}`))
+	w := newFixture(t, jsonAnswer(http.StatusUnauthorized, `{"error":{"message":"Incorrect API key provided: sk-canar***********cdef."}}`))
 	got := w.post(pathChat, chatBody("openai-mini"))
 	if got.status < 400 || got.status >= 500 || strings.Contains(got.body, "sk-canar") || !strings.Contains(got.body, "operator") || got.header.Get("X-Should-Retry") != "false" {
 		t.Errorf("%d %s %v", got.status, got.body, got.header)
@@ -155,7 +155,7 @@ func TestRefusedKeyIsSaidInTheGatewaysWords(t *testing.T) {
 }
 
 func TestRedirectsOfProvidersAreNotFollowed(t *testing.T) {
-	w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+	w := newFixture(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Location", "http://127.0.0.1:9/")
 		w.WriteHeader(http.StatusTemporaryRedirect)
 	})
@@ -200,7 +200,7 @@ func TestUnknownModelIsSaidInTheShapeOfTheWire(t *testing.T) {
 		{pathChat, egress.WireOpenAI, "invalid_request_error"}, {"/v1/embeddings", egress.WireOpenAI, "invalid_request_error"},
 		{"/v1/messages", egress.WireAnthropic, "not_found_error"}, {"/api/chat", egress.WireOllama, ""},
 	} {
-		w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+		w := newFixture(t, jsonAnswer(http.StatusOK, chatAnswer))
 		got := w.post(c.path, chatBody("nobodys"))
 		text, kind, _ := message(t, c.wire, got.body)
 		if got.status != http.StatusNotFound || got.header.Get(headerRefusal) != problem.ModelUnknown || got.header.Get("X-Should-Retry") != "false" ||
@@ -211,14 +211,14 @@ func TestUnknownModelIsSaidInTheShapeOfTheWire(t *testing.T) {
 			t.Errorf("%s: %d reached, %d debited", c.path, w.reached(), w.book.count())
 		}
 	}
-	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	w := newFixture(t, jsonAnswer(http.StatusOK, chatAnswer))
 	if got := w.post(pathChat, chatBody("anthropic-1")); !strings.Contains(got.body, "/v1/messages") {
 		t.Errorf("the other wire is not named: %s", got.body)
 	}
 }
 
 func TestProvidersOfOtherAgentsAreNotThere(t *testing.T) {
-	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	w := newFixture(t, jsonAnswer(http.StatusOK, chatAnswer))
 	w.provider(egress.WireOpenAI, func(p *egress.Provider) { p.Agent = "agent-2" })
 	other := w.post(pathChat, chatBody("openai-mini"))
 	none := w.post(pathChat, chatBody("nothing-mini"))
@@ -241,11 +241,11 @@ func TestRefusals(t *testing.T) {
 	for _, c := range []struct {
 		name, method, path, body string
 		headers                  []string
-		change                   func(*world)
+		change                   func(*fixture)
 		status                   int
 		code, retry, after       string
 	}{
-		{name: "no agent", change: func(w *world) { w.caller.Agent = "" }, status: 401, code: problem.Unauthorized, retry: "false"},
+		{name: "no agent", change: func(w *fixture) { w.caller.Agent = "" }, status: 401, code: problem.Unauthorized, retry: "false"},
 		{name: "page of another site", headers: []string{"Sec-Fetch-Site", "cross-site"}, status: 403, code: problem.Forbidden, retry: "false"},
 		{name: "page of a neighbour", headers: []string{"Sec-Fetch-Site", "same-site"}, status: 403, code: problem.Forbidden, retry: "false"},
 		{name: "origin", headers: []string{"Origin", "https://evil.example"}, status: 403, code: problem.Forbidden, retry: "false"},
@@ -255,18 +255,18 @@ func TestRefusals(t *testing.T) {
 		{name: "path below", path: pathChat + "/x", status: 404, code: problem.NotFound, retry: "false"},
 		{name: "no body", body: " ", status: 400, code: problem.BadJSON, retry: "false"},
 		{name: "compressed", headers: []string{"Content-Encoding", "gzip"}, status: 400, code: problem.BadRequest, retry: "false"},
-		{name: "rate", change: func(w *world) { w.limited = limited }, status: 429, code: problem.RateLimited, retry: "true", after: "7"},
-		{name: "budget", change: func(w *world) { w.book.limit = 10 }, status: 429, code: problem.BudgetExceeded, retry: "false", after: "3601"},
-		{name: "database", change: func(w *world) { w.book.err = io.ErrUnexpectedEOF }, status: 503, code: problem.DatabaseUnavailable, retry: "true"},
-		{name: "policy", change: func(w *world) { w.refusal = problem.New(problem.AddressDenied, "", "private") }, status: 403, code: problem.AddressDenied, retry: "false"},
-		{name: "policy's own", change: func(w *world) { w.refusal = problem.New("scheme_denied", "", "http") }, status: 403, code: "scheme_denied", retry: "false"},
-		{name: "no connection", change: func(w *world) { w.refusal = problem.New(problem.UpstreamUnreachable, "", "closed") }, status: 502, code: problem.UpstreamUnreachable, retry: "true"},
-		{name: "base URL", change: func(w *world) {
+		{name: "rate", change: func(w *fixture) { w.limited = limited }, status: 429, code: problem.RateLimited, retry: "true", after: "7"},
+		{name: "budget", change: func(w *fixture) { w.book.limit = 10 }, status: 429, code: problem.BudgetExceeded, retry: "false", after: "3601"},
+		{name: "database", change: func(w *fixture) { w.book.err = io.ErrUnexpectedEOF }, status: 503, code: problem.DatabaseUnavailable, retry: "true"},
+		{name: "policy", change: func(w *fixture) { w.refusal = problem.New(problem.AddressDenied, "", "private") }, status: 403, code: problem.AddressDenied, retry: "false"},
+		{name: "policy's own", change: func(w *fixture) { w.refusal = problem.New("scheme_denied", "", "http") }, status: 403, code: "scheme_denied", retry: "false"},
+		{name: "no connection", change: func(w *fixture) { w.refusal = problem.New(problem.UpstreamUnreachable, "", "closed") }, status: 502, code: problem.UpstreamUnreachable, retry: "true"},
+		{name: "base URL", change: func(w *fixture) {
 			w.provider(egress.WireOpenAI, func(p *egress.Provider) { p.BaseURL = "http://user:pass@127.0.0.1/" })
 		}, status: 502, code: problem.UpstreamFailed, retry: "false"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+			w := newFixture(t, jsonAnswer(http.StatusOK, chatAnswer))
 			w.now = time.Date(2126, 1, 2, 22, 59, 59, 0, time.UTC) // deadlines are in the future
 			if c.change != nil {
 				c.change(w)
@@ -297,7 +297,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestPageOfTheGatewayItselfMayAsk(t *testing.T) {
-	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	w := newFixture(t, jsonAnswer(http.StatusOK, chatAnswer))
 	if got := w.post(pathChat, chatBody("openai-mini"), "Origin", w.front.URL, "Sec-Fetch-Site", "same-origin"); got.status != http.StatusOK {
 		t.Errorf("%d %s", got.status, got.body)
 	}
@@ -319,7 +319,7 @@ func (e *endless) Read(p []byte) (int, error) {
 }
 
 func TestLargeBodiesAreRefused(t *testing.T) {
-	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	w := newFixture(t, jsonAnswer(http.StatusOK, chatAnswer))
 	for name, length := range map[string]int64{"announced": longestBody + 1, "chunked": -1} {
 		r := w.request(http.MethodPost, pathChat, "")
 		r.Body, r.ContentLength = io.NopCloser(&endless{left: longestBody + 1}), length
@@ -347,7 +347,7 @@ func TestLargeBodiesAreRefused(t *testing.T) {
 }
 
 func TestBodyThatDripsIsRefused(t *testing.T) {
-	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	w := newFixture(t, jsonAnswer(http.StatusOK, chatAnswer))
 	w.now = time.Date(2126, 1, 1, 0, 0, 0, 0, time.UTC)
 	body, drip := io.Pipe()
 	r := w.request(http.MethodPost, pathChat, "")
@@ -391,7 +391,7 @@ func TestMemoryOfBodiesIsSharedAndBounded(t *testing.T) {
 	h.Give(of("acme", "a"), maxHeldByAgent)
 	may(true, "acme", "c", maxHeldByAgent)
 	// A full share is an answer that says when to come again.
-	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	w := newFixture(t, jsonAnswer(http.StatusOK, chatAnswer))
 	if err := w.held.Take(quota.Holder{Tenant: "default", Agent: "agent-1"}, maxHeldByAgent); err != nil {
 		t.Fatal(err)
 	}
@@ -432,7 +432,7 @@ func TestUpstreamURLs(t *testing.T) {
 }
 
 func TestQueryIsOnlyWhatSwitchesVersions(t *testing.T) {
-	w := newWorld(t, jsonAnswer(http.StatusOK, messagesAnswer))
+	w := newFixture(t, jsonAnswer(http.StatusOK, messagesAnswer))
 	w.post("/v1/messages?beta=true&key=jail&api-version=2026-01-01", chatBody("anthropic-1"))
 	if r, _ := w.last(); r.URL.RawQuery != "api-version=2026-01-01&beta=true" {
 		t.Errorf("the query is %q", r.URL.RawQuery)
@@ -440,7 +440,7 @@ func TestQueryIsOnlyWhatSwitchesVersions(t *testing.T) {
 }
 
 func TestErrandsSayWhoAndHowLong(t *testing.T) {
-	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	w := newFixture(t, jsonAnswer(http.StatusOK, chatAnswer))
 	w.post(pathChat, chatBody("openai-mini"))
 	e := w.errands[0]
 	if e.Caller.Agent != "agent-1" || e.Surface != gateway.SurfaceLLM || e.Permit == nil || e.Service != "openai" || !e.Credential ||
@@ -450,7 +450,7 @@ func TestErrandsSayWhoAndHowLong(t *testing.T) {
 }
 
 func TestRoutesAreAnswered(t *testing.T) {
-	w := newWorld(t, jsonAnswer(http.StatusOK, chatAnswer))
+	w := newFixture(t, jsonAnswer(http.StatusOK, chatAnswer))
 	for _, path := range Routes() {
 		if strings.HasSuffix(path, "/") {
 			path += "some-model"
@@ -461,4 +461,4 @@ func TestRoutesAreAnswered(t *testing.T) {
 	}
 }
 
-func (w *world) heldNow() int64 { return w.held.Amounts(quota.Holder{})[0].Held.All }
+func (w *fixture) heldNow() int64 { return w.held.Amounts(quota.Holder{})[0].Held.All }

@@ -40,7 +40,7 @@ func TestABodyTakesNoMoreThanItsBytes(t *testing.T) {
 		{"a stream's options", pathChat, `{"model":"gpt-5-mini","stream":true,"messages":[],"stream_options":{"x":[` + ones + `]}}`, http.StatusOK},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newResponsesWorld(t)
+			w := newResponsesFixture(t)
 			w.answer = jsonAnswer(http.StatusOK, responsesAnswer)
 			for i := range w.providers {
 				w.providers[i].Models = []string{"*"}
@@ -112,7 +112,7 @@ func TestAnAnswerTakesNoMoreThanItsBytes(t *testing.T) {
 // TestWhatIsPutInIsCountedBeforeItIsThere: a small request that refers to much takes as much room as what it becomes, while it becomes
 // that, and its turn counts for as long as its answer takes.
 func TestWhatIsPutInIsCountedBeforeItIsThere(t *testing.T) {
-	w := newResponsesWorld(t)
+	w := newResponsesFixture(t)
 	by := holderOf(w.caller)
 	large := `{"type":"message","id":"msg_large","role":"assistant","content":"` + strings.Repeat("x", manyBytes) + `"}`
 	answered := w.recall.turn(by, w.providers[0])

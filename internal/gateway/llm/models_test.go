@@ -45,7 +45,7 @@ func idsOf(t *testing.T, body string) (out []string) {
 }
 
 func TestListsHaveWhatTheAgentMayUse(t *testing.T) {
-	w := newWorld(t, modelList)
+	w := newFixture(t, modelList)
 	w.provider(egress.WireOpenAI, func(p *egress.Provider) { p.Models = []string{"written-1", "openai-*"} })
 	for _, c := range []struct {
 		path    string
@@ -67,7 +67,7 @@ func TestListsHaveWhatTheAgentMayUse(t *testing.T) {
 }
 
 func TestShapesOfLists(t *testing.T) {
-	w := newWorld(t, modelList)
+	w := newFixture(t, modelList)
 	if got := w.do(http.MethodGet, pathModels, ""); !strings.Contains(got.body, `"object":"list"`) || !strings.Contains(got.body, `"owned_by":"system"`) {
 		t.Errorf("%s", got.body)
 	}
@@ -91,7 +91,7 @@ func TestShapesOfLists(t *testing.T) {
 }
 
 func TestOneModel(t *testing.T) {
-	w := newWorld(t, modelList)
+	w := newFixture(t, modelList)
 	w.provider(egress.WireOpenAI, func(p *egress.Provider) { p.Models = []string{"written-1", "openai-*"} })
 	for _, c := range []struct {
 		path   string
@@ -108,7 +108,7 @@ func TestOneModel(t *testing.T) {
 }
 
 func TestListsAreKeptForAMinute(t *testing.T) {
-	w := newWorld(t, modelList)
+	w := newFixture(t, modelList)
 	w.now = time.Date(2126, 1, 1, 0, 0, 0, 0, time.UTC)
 	ask := func(want int, why string) {
 		t.Helper()
@@ -141,7 +141,7 @@ func TestProviderThatDoesNotListIsBelieved(t *testing.T) {
 			fmt.Fprint(w, `{"data":[`+strings.Repeat(" ", longestList)+`]}`)
 		},
 	} {
-		w := newWorld(t, answer)
+		w := newFixture(t, answer)
 		w.provider(egress.WireOpenAI, func(p *egress.Provider) { p.Models = []string{"written-1", "openai-*"} })
 		if got := w.do(http.MethodGet, pathModels, ""); got.status != http.StatusOK || !slices.Equal(idsOf(t, got.body), []string{"written-1"}) {
 			t.Errorf("%s: %d %s", name, got.status, got.body)
@@ -176,7 +176,7 @@ func TestListsAreBounded(t *testing.T) {
 }
 
 func TestShadowedModelsAreListedOnce(t *testing.T) {
-	w := newWorld(t, modelList)
+	w := newFixture(t, modelList)
 	w.mu.Lock()
 	second := w.providers[0]
 	second.ID, second.Name, second.Models = "id-second", "second", []string{"openai-5", "openai-*", "whisper"}

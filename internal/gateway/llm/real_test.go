@@ -17,7 +17,7 @@ import (
 // TestStockClientsHoldAConversationOfTenTurns has each client talk through the gateway to a server that behaves as OpenAI's does.
 // The server keeps nothing, and its model sees everything.
 func TestStockClientsHoldAConversationOfTenTurns(t *testing.T) {
-	w := newResponsesWorld(t)
+	w := newResponsesFixture(t)
 	for name, got := range talks(t, w.front.URL, "gpt-5-mini") {
 		if want := "user 10 assistant 9 call 10 output 10 thought 19"; got != want {
 			t.Errorf("%s: the model sees %q, not %q", name, got, want)
@@ -30,7 +30,7 @@ func TestStockClientsHoldTheSameConversationDirectly(t *testing.T) {
 	testenv.Long(t)
 	direct := httptest.NewServer(newOpenAI())
 	t.Cleanup(direct.Close)
-	w := newResponsesWorld(t)
+	w := newResponsesFixture(t)
 	one, two := talks(t, direct.URL, "gpt-5-mini gpt-4o"), talks(t, w.front.URL, "gpt-5-mini gpt-4o")
 	for name, want := range one {
 		if got := two[name]; got != want || want == "" {

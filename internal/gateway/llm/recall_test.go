@@ -20,16 +20,16 @@ import (
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
-// responsesWorld is a world whose provider answers as OpenAI does.
-type responsesWorld struct {
-	*world
+// responsesFixture is a fixture whose provider answers as OpenAI does.
+type responsesFixture struct {
+	*fixture
 	openAI *openAI
 }
 
-func newResponsesWorld(t *testing.T) responsesWorld {
+func newResponsesFixture(t *testing.T) responsesFixture {
 	t.Helper()
 	o := newOpenAI()
-	w := newWorld(t, nil)
+	w := newFixture(t, nil)
 	w.answer = func(rw http.ResponseWriter, r *http.Request) {
 		w.mu.Lock()
 		i := slices.Index(w.requests, r)
@@ -42,11 +42,11 @@ func newResponsesWorld(t *testing.T) responsesWorld {
 		o.answer(rw, q)
 	}
 	w.provider(egress.WireOpenAI, func(p *egress.Provider) { p.Models = []string{"*"} })
-	return responsesWorld{w, o}
+	return responsesFixture{w, o}
 }
 
 // keptNothing fails when the provider has kept anything.
-func (w responsesWorld) keptNothing(t *testing.T) {
+func (w responsesFixture) keptNothing(t *testing.T) {
 	t.Helper()
 	w.openAI.mu.Lock()
 	defer w.openAI.mu.Unlock()
@@ -170,7 +170,7 @@ func TestTheTurnAfterAChangedRequest(t *testing.T) {
 					}
 					return last
 				}
-				w := newResponsesWorld(t)
+				w := newResponsesFixture(t)
 				want := talk("directly", newOpenAI().ServeHTTP)
 				got := talk("through the gateway", func(rw http.ResponseWriter, r *http.Request) {
 					w.ServeHTTP(rw, r.WithContext(gateway.WithCaller(r.Context(), w.caller)))
@@ -188,7 +188,7 @@ func TestTheTurnAfterAChangedRequest(t *testing.T) {
 }
 
 // first asks a question, and returns the response.
-func (w responsesWorld) first(t *testing.T) (response obj) {
+func (w responsesFixture) first(t *testing.T) (response obj) {
 	t.Helper()
 	got := w.post(pathResponses, `{"model":"gpt-5-mini","input":"x"}`)
 	if err := json.Unmarshal([]byte(got.body), &response); err != nil || got.status != http.StatusOK {
@@ -198,7 +198,7 @@ func (w responsesWorld) first(t *testing.T) (response obj) {
 }
 
 // follow asks with references to a response and to its items.
-func (w responsesWorld) follow(response obj) (byItems, byResponse reply) {
+func (w responsesFixture) follow(response obj) (byItems, byResponse reply) {
 	var items []any
 	for _, e := range outputOf(response) {
 		items = append(items, obj{"type": "item_reference", "id": e.(obj)["id"]})
@@ -213,7 +213,7 @@ func (w responsesWorld) follow(response obj) (byItems, byResponse reply) {
 }
 
 func TestWhatAnAgentGotIsForNobodyElse(t *testing.T) {
-	w := newResponsesWorld(t)
+	w := newResponsesFixture(t)
 	own := w.caller
 	w.secrets[vault.SecretName{Tenant: "rival", Service: "openai"}] = canary // the tenants have one key
 	response := w.first(t)
@@ -249,7 +249,7 @@ func TestWhatAnAgentGotIsForNobodyElse(t *testing.T) {
 
 // Where a provider may keep what is said, the body goes on as it is, and the provider knows what it refers to.
 func TestWhereKeepingIsAllowedNothingIsChanged(t *testing.T) {
-	w := newResponsesWorld(t)
+	w := newResponsesFixture(t)
 	w.allowHosted(hostedStored)
 	response := w.first(t)
 	if _, got := w.last(); got != `{"model":"gpt-5-mini","input":"x"}` {
@@ -264,7 +264,7 @@ func TestWhereKeepingIsAllowedNothingIsChanged(t *testing.T) {
 }
 
 func TestReasoningThatNobodyCanReadIsLeftOut(t *testing.T) {
-	w := newResponsesWorld(t)
+	w := newResponsesFixture(t)
 	body := `{"model":"gpt-5-mini","input":[{"role":"user","content":"x"},{"type":"reasoning","id":"rs_of_another","summary":[]},` +
 		`{"type":"function_call","id":"fc_1","call_id":"c","name":"weather","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"21"},` +
 		`{"type":"message","id":"msg_1","role":"assistant","content":"y"},{"role":"user","content":"z"}]}`
@@ -365,7 +365,7 @@ func TestAnAgentAtItsShareForgetsItsOwnAnswers(t *testing.T) {
 
 // TestReferencesDoNotMultiply: what many references to one large item stand for is bounded.
 func TestReferencesDoNotMultiply(t *testing.T) {
-	w := newResponsesWorld(t)
+	w := newResponsesFixture(t)
 	turn := w.recall.turn(holderOf(w.caller), w.providers[0])
 	turn.made([]byte(`{"type":"message","id":"msg_large","role":"assistant","content":"` + strings.Repeat("x", 1<<20) + `"}`))
 	before := w.reached()
@@ -400,7 +400,7 @@ func TestWhatAServerDoesNotTakeIsNotAdded(t *testing.T) {
 		{pathResponses, `{"model":"openai-1","input":"x"}`, `"include"`, `{"error":{"message":"Encrypted content is not supported with this model."}}`,
 			`{"store":false,"model":"openai-1","input":"x"}`, 400},
 	} {
-		w := newWorld(t, nil)
+		w := newFixture(t, nil)
 		w.answer = func(rw http.ResponseWriter, r *http.Request) {
 			if _, body := w.last(); strings.Contains(body, c.refused) {
 				jsonAnswer(c.status, c.answer)(rw, r)

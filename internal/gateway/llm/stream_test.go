@@ -49,7 +49,7 @@ func (s *stepped) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 // opened is a request whose answer is being read.
-func (w *world) open(ctx context.Context, path, body string) *http.Response {
+func (w *fixture) open(ctx context.Context, path, body string) *http.Response {
 	w.t.Helper()
 	transport := &http.Transport{DisableKeepAlives: true}
 	w.t.Cleanup(transport.CloseIdleConnections)
@@ -100,7 +100,7 @@ func TestEventsArriveBeforeTheNextOneIsSent(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newStepped(c.kind, c.pieces...)
-			w := newWorld(t, s.serve)
+			w := newFixture(t, s.serve)
 			resp := w.open(t.Context(), c.path, c.body)
 			if resp.Header.Get("Content-Type") != c.kind {
 				t.Errorf("the type is %q", resp.Header.Get("Content-Type"))
@@ -120,7 +120,7 @@ func TestEventsArriveBeforeTheNextOneIsSent(t *testing.T) {
 }
 
 func TestUsageThatNobodyAskedForIsHidden(t *testing.T) {
-	w := newWorld(t, eventAnswer("text/event-stream", chatStream))
+	w := newFixture(t, eventAnswer("text/event-stream", chatStream))
 	got := w.post(pathChat, `{"model":"openai-1","stream":true}`)
 	if got.body != strings.Replace(chatStream, chatUsageEvent, "", 1) {
 		t.Errorf("got %s", got.body)
@@ -140,7 +140,7 @@ func TestUsageThatNobodyAskedForIsHidden(t *testing.T) {
 }
 
 // debited waits for the second charge, and returns what stands in the book.
-func (w *world) debited() egress.Tokens {
+func (w *fixture) debited() egress.Tokens {
 	w.t.Helper()
 	testenv.Eventually(w.t, patience, func() bool { return strings.Contains(w.log.String(), "msg=model ") }, "nothing was settled")
 	return w.book.total()
@@ -163,7 +163,7 @@ func TestEveryWireIsDebitedByItsUsage(t *testing.T) {
 		{"ollama stream", "/api/chat", `{"model":"ollama-mini"}`, "application/x-ndjson", ollamaStream, egress.Tokens{Input: 26, Output: 298, MicroCost: 622}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, eventAnswer(c.kind, c.answer))
+			w := newFixture(t, eventAnswer(c.kind, c.answer))
 			if got := w.post(c.path, c.body); got.status != http.StatusOK || got.err != nil {
 				t.Fatalf("%d %s %v", got.status, got.body, got.err)
 			}
@@ -182,7 +182,7 @@ func TestEveryWireIsDebitedByItsUsage(t *testing.T) {
 }
 
 func TestCountingTokensIsFree(t *testing.T) {
-	w := newWorld(t, jsonAnswer(http.StatusOK, `{"input_tokens":2095}`))
+	w := newFixture(t, jsonAnswer(http.StatusOK, `{"input_tokens":2095}`))
 	w.post("/v1/messages/count_tokens", chatBody("anthropic-1"))
 	if w.debited(); w.book.count() != 0 {
 		t.Errorf("debited %+v", w.book.total())
@@ -201,7 +201,7 @@ func TestAnswersWithoutUsageAreEstimated(t *testing.T) {
 		{"no JSON", pathChat, chatBody("openai-1"), "text/plain", text, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, eventAnswer(c.kind, c.answer))
+			w := newFixture(t, eventAnswer(c.kind, c.answer))
 			if got := w.post(c.path, c.body); got.body != c.answer {
 				t.Fatalf("%d %s", got.status, got.body)
 			}
@@ -219,7 +219,7 @@ func TestAnswersWithoutUsageAreEstimated(t *testing.T) {
 
 func TestErrorsOfProvidersCostNothingAndPass(t *testing.T) {
 	const body = `{"error":{"message":"overloaded","type":"server_error"}}`
-	w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+	w := newFixture(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "3")
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -239,7 +239,7 @@ func TestErrorsOfProvidersCostNothingAndPass(t *testing.T) {
 
 func TestAgentThatLeavesPaysForWhatMayHaveBeenMade(t *testing.T) {
 	s := newStepped("text/event-stream", events(messagesStream)...)
-	w := newWorld(t, s.serve)
+	w := newFixture(t, s.serve)
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	resp := w.open(ctx, "/v1/messages", `{"model":"anthropic-mini","stream":true,"max_tokens":500}`)
@@ -262,7 +262,7 @@ func TestAgentThatLeavesPaysForWhatMayHaveBeenMade(t *testing.T) {
 
 func TestAgentThatLeavesAtTheEndPaysWhatWasSaid(t *testing.T) {
 	s := newStepped("text/event-stream", chatStream, ": the provider does not hang up\n\n")
-	w := newWorld(t, s.serve)
+	w := newFixture(t, s.serve)
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	resp := w.open(ctx, pathChat, `{"model":"openai-mini","stream":true,"stream_options":{"include_usage":true}}`)
@@ -280,7 +280,7 @@ func TestProviderThatBreaksIsSeenToBreak(t *testing.T) {
 		first := events(messagesStream)[0]
 		s := newStepped(kind, first)
 		s.abort = true
-		w := newWorld(t, s.serve)
+		w := newFixture(t, s.serve)
 		resp := w.open(t.Context(), "/v1/messages", `{"model":"anthropic-mini","stream":true,"max_tokens":500}`)
 		s.next <- struct{}{}
 		got, err := io.ReadAll(resp.Body)
@@ -294,7 +294,7 @@ func TestProviderThatBreaksIsSeenToBreak(t *testing.T) {
 }
 
 func TestStreamThatEndsEarlyIsNotTakenForWhole(t *testing.T) {
-	w := newWorld(t, eventAnswer("text/event-stream", events(messagesStream)[0]))
+	w := newFixture(t, eventAnswer("text/event-stream", events(messagesStream)[0]))
 	got := w.post("/v1/messages", `{"model":"anthropic-mini","stream":true,"max_tokens":500}`)
 	if got.err != nil || got.body != events(messagesStream)[0] {
 		t.Errorf("%v %s", got.err, got.body)
@@ -314,7 +314,7 @@ func TestLongAnswersAreCut(t *testing.T) {
 	if n, err := pass(1001); n != 1000 || !errors.Is(err, errTooLong) {
 		t.Errorf("%d %v", n, err)
 	}
-	w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+	w := newFixture(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.Copy(w, io.LimitReader(zeros{}, longestAnswer+1))
 	})
@@ -339,7 +339,7 @@ func (zeros) Read(p []byte) (int, error) {
 }
 
 func TestCompressedAnswersAreReadAllTheSame(t *testing.T) {
-	w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+	w := newFixture(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Content-Encoding", "gzip")
 		zip := gzip.NewWriter(w)
@@ -357,7 +357,7 @@ func TestCompressedAnswersAreReadAllTheSame(t *testing.T) {
 
 func TestKeyIsNotInAStream(t *testing.T) {
 	s := newStepped("text/event-stream", "data: {\"a\":\"", canary[:10], canary[10:]+"\"}\n\n", "data: [DONE]\n\n")
-	w := newWorld(t, s.serve)
+	w := newFixture(t, s.serve)
 	resp := w.open(t.Context(), pathChat, `{"model":"openai-1","stream":true}`)
 	for range s.pieces {
 		s.next <- struct{}{}

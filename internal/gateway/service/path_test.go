@@ -19,8 +19,8 @@ import (
 // bot is a credential that may stand in a path.
 const bot = "123456789:AAF-bot_tok.en"
 
-// botWorld is the service telegram behind the real gateway, with its credential in the path.
-type botWorld struct {
+// botFixture is the service telegram behind the real gateway, with its credential in the path.
+type botFixture struct {
 	*accesstest.Real
 	t      *testing.T
 	origin string
@@ -29,9 +29,9 @@ type botWorld struct {
 	client *http.Transport
 }
 
-func newBotWorld(t *testing.T, upstream http.HandlerFunc) *botWorld {
+func newBotFixture(t *testing.T, upstream http.HandlerFunc) *botFixture {
 	t.Helper()
-	w := &botWorld{Real: accesstest.NewReal(t), t: t, client: &http.Transport{DisableCompression: true}}
+	w := &botFixture{Real: accesstest.NewReal(t), t: t, client: &http.Transport{DisableCompression: true}}
 	t.Cleanup(w.client.CloseIdleConnections)
 	o := w.Options()
 	o.Log = slog.New(slog.NewTextHandler(&w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -62,13 +62,13 @@ func leaks(text string) bool {
 }
 
 // scrubbed sets what becomes of answers with the credential in them.
-func (w *botWorld) scrubbed(how egress.Scrub) {
+func (w *botFixture) scrubbed(how egress.Scrub) {
 	s := w.Services["telegram"]
 	s.Scrub = how
 	w.Services["telegram"] = s
 }
 
-func (w *botWorld) get(path string, header ...string) (*http.Response, string) {
+func (w *botFixture) get(path string, header ...string) (*http.Response, string) {
 	w.t.Helper()
 	r, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, w.URL+path, nil)
 	if err != nil {
@@ -93,7 +93,7 @@ func (w *botWorld) get(path string, header ...string) (*http.Response, string) {
 }
 
 // kept says that no record and no log has the credential.
-func (w *botWorld) kept() {
+func (w *botFixture) kept() {
 	w.t.Helper()
 	if all := fmt.Sprintf("%+v %+v %s", w.Begun(), w.Denied(), w.logs.String()); leaks(all) {
 		w.t.Errorf("a record or the log has the credential: %s", all)
@@ -101,7 +101,7 @@ func (w *botWorld) kept() {
 }
 
 func TestACredentialInThePathIsSeenByTheServiceAlone(t *testing.T) {
-	w := newBotWorld(t, func(rw http.ResponseWriter, r *http.Request) {
+	w := newBotFixture(t, func(rw http.ResponseWriter, r *http.Request) {
 		escaped := strings.NewReplacer(":", "%3a").Replace(bot)
 		rw.Header().Set("X-Echo", r.RequestURI)
 		rw.Header().Set("Link", "<"+r.RequestURI+`>; rel="self"`)
@@ -153,7 +153,7 @@ func TestACredentialInThePathIsSeenByTheServiceAlone(t *testing.T) {
 
 // What stands for the placeholder could be any path, also one that is denied.
 func TestAPathThatIsDeniedClosesTheHostToACredentialInThePath(t *testing.T) {
-	w := newBotWorld(t, nil)
+	w := newBotFixture(t, nil)
 	allowed := w.Permits["telegram"].Policy().Rules[0]
 	for host, refused := range map[string]bool{"api.example": true, "other.example": false} {
 		deny := allowed
@@ -170,7 +170,7 @@ func TestAPathThatIsDeniedClosesTheHostToACredentialInThePath(t *testing.T) {
 
 func TestARedirectOfAServiceWithItsCredentialInThePath(t *testing.T) {
 	var location string
-	w := newBotWorld(t, func(rw http.ResponseWriter, _ *http.Request) {
+	w := newBotFixture(t, func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Location", location)
 		rw.Header().Set("Content-Location", location)
 		rw.WriteHeader(http.StatusFound)
@@ -194,7 +194,7 @@ func TestARedirectOfAServiceWithItsCredentialInThePath(t *testing.T) {
 }
 
 func TestNothingIsSentWithACredentialThatNoPathCanHave(t *testing.T) {
-	w := newBotWorld(t, nil)
+	w := newBotFixture(t, nil)
 	for _, value := range []string{"1234/AAF-bot_tok.en", "..%2fAAF-bot_tok.en", "1234?AAF-bot_tok.en", "1234#AAF-bot_tok.en", `1234\AAF-bot_tok.en`, "1234\nAAF-bot_tok.en", "........"} {
 		w.Secret("telegram", value)
 		if resp, body := w.get("/svc/telegram/getMe"); resp.Header.Get("Clawjail-Refusal") != problem.BadSecret {

@@ -17,8 +17,8 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// realWorld is the services behind the real gateway.
-func realWorld(t *testing.T) *accesstest.Real {
+// realFixture is the services behind the real gateway.
+func realFixture(t *testing.T) *accesstest.Real {
 	t.Helper()
 	w := accesstest.NewReal(t)
 	h, err := New(w.Options())
@@ -40,7 +40,7 @@ func TestThroughTheGatewayGitWorksOverTLS(t *testing.T) {
 	}
 	git(t, root, nil, "init", "--bare", "owner/repo.git")
 	git(t, filepath.Join(root, "owner/repo.git"), nil, "config", "http.receivepack", "true")
-	w := realWorld(t)
+	w := realFixture(t)
 	var chunked, requests atomic.Int64
 	server := gitServer(t, root, &chunked)
 	origin, tool := w.Lead("https", "example.com", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -82,7 +82,7 @@ func TestThroughTheGatewayGitWorksOverTLS(t *testing.T) {
 }
 
 func TestThroughTheGatewayAnswersStreamAndAreScrubbed(t *testing.T) {
-	w := realWorld(t)
+	w := realFixture(t)
 	next := make(chan struct{})
 	origin, tool := w.Lead("http", "api.example", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Clawjail-Refusal", "forged")

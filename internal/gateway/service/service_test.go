@@ -29,9 +29,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const token = accesstest.Token
 
-// world is an agent with the service svc at http://api.example/base.
-type world struct {
-	*accesstest.World
+// fixture is an agent with the service svc at http://api.example/base.
+type fixture struct {
+	*accesstest.Fixture
 	t       *testing.T
 	handler *Handler
 	seen    *accesstest.Seen
@@ -57,9 +57,9 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-func bareWorld(t *testing.T) *world {
+func bareFixture(t *testing.T) *fixture {
 	t.Helper()
-	w := &world{World: accesstest.New(t), t: t, seen: &accesstest.Seen{}, logs: &lockedBuffer{}}
+	w := &fixture{Fixture: accesstest.New(t), t: t, seen: &accesstest.Seen{}, logs: &lockedBuffer{}}
 	o := w.Options()
 	o.Log = slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	h, err := New(o)
@@ -80,23 +80,23 @@ func bareWorld(t *testing.T) *world {
 	return w
 }
 
-func newWorld(t *testing.T, how egress.Injection, upstream http.HandlerFunc) *world {
+func newFixture(t *testing.T, how egress.Injection, upstream http.HandlerFunc) *fixture {
 	t.Helper()
-	w := bareWorld(t)
+	w := bareFixture(t)
 	w.Upstream("api.example:80", w.seen.Handler(upstream))
 	w.Secret("svc", token)
 	w.service("svc", "http://api.example/base", how)
 	return w
 }
 
-func (w *world) service(name, base string, how egress.Injection, methods ...string) {
+func (w *fixture) service(name, base string, how egress.Injection, methods ...string) {
 	w.Services[name] = egress.Service{Name: name, Upstream: egress.Upstream{BaseURL: base}, Inject: how}
 	w.Permits[name] = w.Allow(w.Tool(strings.TrimSuffix(base, "/")+"/**", methods...))
 }
 
 var bearer = egress.Injection{Type: egress.InjectBearer}
 
-func (w *world) do(method, path string, body io.Reader, header ...string) (*http.Response, string) {
+func (w *fixture) do(method, path string, body io.Reader, header ...string) (*http.Response, string) {
 	w.t.Helper()
 	r, err := http.NewRequestWithContext(w.t.Context(), method, w.server.URL+path, body)
 	if err != nil {
@@ -120,7 +120,7 @@ func (w *world) do(method, path string, body io.Reader, header ...string) (*http
 	return resp, string(raw)
 }
 
-func (w *world) refused(code, method, path string, header ...string) map[string]any {
+func (w *fixture) refused(code, method, path string, header ...string) map[string]any {
 	w.t.Helper()
 	resp, body := w.do(method, path, nil, header...)
 	var out map[string]any
@@ -131,7 +131,7 @@ func (w *world) refused(code, method, path string, header ...string) map[string]
 }
 
 func TestOnlyTheJailOfAnAgentMayUseServices(t *testing.T) {
-	w := newWorld(t, bearer, nil)
+	w := newFixture(t, bearer, nil)
 	w.do("GET", "/svc/svc/x", nil)
 	w.refused(problem.Forbidden, "GET", "/svc/svc/x", "Sec-Fetch-Site", "cross-site")
 	w.refused(problem.Forbidden, "GET", "/svc/svc/x", "Origin", "http://evil.example")
@@ -147,7 +147,7 @@ func TestOnlyTheJailOfAnAgentMayUseServices(t *testing.T) {
 }
 
 func TestARequestGoesToTheService(t *testing.T) {
-	w := newWorld(t, bearer, func(rw http.ResponseWriter, _ *http.Request) {
+	w := newFixture(t, bearer, func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("X-Answer", "yes")
 		rw.WriteHeader(http.StatusCreated)
 		_, _ = io.WriteString(rw, "hello")
@@ -182,7 +182,7 @@ func TestARequestGoesToTheService(t *testing.T) {
 }
 
 func TestTheServiceSaysWhatIsAllowed(t *testing.T) {
-	w := newWorld(t, bearer, nil)
+	w := newFixture(t, bearer, nil)
 	w.Permits["svc"] = w.Allow(w.Tool("http://api.example/base/open/**", "GET", "HEAD"))
 	w.do("GET", "/svc/svc/open/x", nil)
 	if out := w.refused(problem.MethodDenied, "POST", "/svc/svc/open/x"); !strings.Contains(out["detail"].(string), "/svc/svc/open/x") {
@@ -201,7 +201,7 @@ func TestTheServiceSaysWhatIsAllowed(t *testing.T) {
 }
 
 func TestPathsThatCanBeReadInTwoWaysAreRefused(t *testing.T) {
-	w := newWorld(t, bearer, nil)
+	w := newFixture(t, bearer, nil)
 	for _, rest := range []string{"/../x", "/a/..", "/a/%2e%2e/b", "/.", "//", "/a//b", "/a%2fb", "/a%5cb", "/a%252fb", "/a%00b", "/a/..;/b", "/%2e%2e%2fadmin"} {
 		for _, base := range []string{"http://api.example/base", "http://api.example"} {
 			w.service("svc", base, bearer)
@@ -221,7 +221,7 @@ func TestPathsThatCanBeReadInTwoWaysAreRefused(t *testing.T) {
 }
 
 // raw sends bytes and reads one answer.
-func (w *world) raw(text string) *http.Response {
+func (w *fixture) raw(text string) *http.Response {
 	w.t.Helper()
 	c, err := net.Dial("tcp", w.server.Listener.Addr().String())
 	if err != nil {
@@ -249,7 +249,7 @@ func TestTheClientsOwnCredentialsStayHere(t *testing.T) {
 		"bearer": bearer, "basic": {Type: egress.InjectBasic, User: "x-access-token"}, "header": {Type: egress.InjectHeader, Name: "X-Api-Key"}, "query": {Type: egress.InjectQuery, Name: "key"},
 		"none": {Type: egress.InjectNone},
 	} {
-		w := newWorld(t, how, nil)
+		w := newFixture(t, how, nil)
 		w.do("GET", "/svc/svc/x?a=1&key=mine&k%65y=mine", nil, "Authorization", "Bearer mine", "Proxy-Authorization", "Bearer mine", "Cookie", "a=mine", "X-Api-Key", "mine", "X_Api_Key", "mine",
 			"Private-Token", "mine", "Referer", w.server.URL+"/?mine", "Connection", "Authorization, X-Api-Key, X-Named", "X-Named", "mine", "X-Forwarded-For", "mine", "Forwarded", "mine", "TE", "trailers")
 		got := w.seen.Last(t)
@@ -282,7 +282,7 @@ func TestTheClientsOwnCredentialsStayHere(t *testing.T) {
 }
 
 func TestTwoLengthsAreOneRequest(t *testing.T) {
-	w := newWorld(t, bearer, nil)
+	w := newFixture(t, bearer, nil)
 	inner := "GET /base/smuggled HTTP/1.1\r\nHost: api.example\r\n\r\n"
 	w.raw("POST /svc/svc/x HTTP/1.1\r\nHost: gateway\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n" +
 		fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(inner), inner))
@@ -305,7 +305,7 @@ func TestTwoLengthsAreOneRequest(t *testing.T) {
 
 func TestTrailersOfRequestsAreNotPassedOn(t *testing.T) {
 	var trailer http.Header
-	w := newWorld(t, bearer, func(_ http.ResponseWriter, r *http.Request) { trailer = r.Trailer })
+	w := newFixture(t, bearer, func(_ http.ResponseWriter, r *http.Request) { trailer = r.Trailer })
 	w.raw("POST /svc/svc/x HTTP/1.1\r\nHost: gateway\r\nTransfer-Encoding: chunked\r\nTrailer: Authorization\r\n\r\n1\r\nx\r\n0\r\nAuthorization: Bearer mine\r\n\r\n")
 	if got := w.seen.Last(t); got.Header.Get("Authorization") != "Bearer "+token || len(trailer) != 0 {
 		t.Errorf("%+v %q", got, trailer)
@@ -314,7 +314,7 @@ func TestTrailersOfRequestsAreNotPassedOn(t *testing.T) {
 
 func TestLocationsInTheServiceStayInIt(t *testing.T) {
 	var location string
-	w := newWorld(t, bearer, func(rw http.ResponseWriter, _ *http.Request) {
+	w := newFixture(t, bearer, func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Location", location)
 		rw.Header().Set("Content-Location", location)
 		rw.WriteHeader(http.StatusFound)
@@ -342,7 +342,7 @@ func TestLocationsInTheServiceStayInIt(t *testing.T) {
 // Whoever may say what a service does to answers may use its secret, and is not to see it.
 func TestNoServiceShowsItsCredential(t *testing.T) {
 	for _, how := range []egress.Injection{bearer, {Type: egress.InjectQuery, Name: "q"}, {Type: egress.InjectHeader, Name: "X-Key"}, {Type: egress.InjectNone}} {
-		w := newWorld(t, how, func(rw http.ResponseWriter, r *http.Request) {
+		w := newFixture(t, how, func(rw http.ResponseWriter, r *http.Request) {
 			sent := r.Header.Get("Authorization") + r.URL.Query().Get("q") + r.Header.Get("X-Key")
 			rw.Header().Set("Link", "<?q="+sent+">")
 			_, _ = io.WriteString(rw, "nothing is found for "+sent)
@@ -363,7 +363,7 @@ func TestNoServiceShowsItsCredential(t *testing.T) {
 
 func TestTheCredentialOfAQueryIsInNoAddress(t *testing.T) {
 	for _, setting := range []egress.Scrub{egress.ScrubRedact, egress.ScrubOff} {
-		w := newWorld(t, egress.Injection{Type: egress.InjectQuery, Name: "key"}, func(rw http.ResponseWriter, r *http.Request) {
+		w := newFixture(t, egress.Injection{Type: egress.InjectQuery, Name: "key"}, func(rw http.ResponseWriter, r *http.Request) {
 			to := "/base/y?"
 			if r.URL.Path == "/base/away" {
 				to = "http://other.example/?"
@@ -386,7 +386,7 @@ func TestTheCredentialOfAQueryIsInNoAddress(t *testing.T) {
 }
 
 func TestAnswersLoseWhatIsNotForTheTool(t *testing.T) {
-	w := newWorld(t, bearer, func(rw http.ResponseWriter, r *http.Request) {
+	w := newFixture(t, bearer, func(rw http.ResponseWriter, r *http.Request) {
 		h := rw.Header()
 		for _, name := range []string{"Set-Cookie", "Proxy-Status", "Clawjail-Refusal", "Clawjail-Upstream-Status", "Clear-Site-Data", "X-Kept"} {
 			h.Set(name, "x")
@@ -413,7 +413,7 @@ func TestAnswersLoseWhatIsNotForTheTool(t *testing.T) {
 }
 
 func TestFailuresHaveTheirOwnCodes(t *testing.T) {
-	w := newWorld(t, bearer, func(rw http.ResponseWriter, r *http.Request) {
+	w := newFixture(t, bearer, func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/base/upgrade" {
 			conn, _, err := http.NewResponseController(rw).Hijack()
 			if err != nil {
@@ -453,7 +453,7 @@ func TestFailuresHaveTheirOwnCodes(t *testing.T) {
 }
 
 func TestHeadAndStatusWithoutBody(t *testing.T) {
-	w := newWorld(t, bearer, func(rw http.ResponseWriter, r *http.Request) {
+	w := newFixture(t, bearer, func(rw http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/base/none":
 			rw.WriteHeader(http.StatusNoContent)

@@ -23,10 +23,10 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-// slashWorld is the real gateway with a service that takes encoded slashes or not, and may do what the patterns below its base allow.
-func slashWorld(t *testing.T, server http.Handler, base string, how egress.EncodedSlash, rules ...policy.Rule) (w *accesstest.Real, origin string) {
+// slashFixture is the real gateway with a service that takes encoded slashes or not, and may do what the patterns below its base allow.
+func slashFixture(t *testing.T, server http.Handler, base string, how egress.EncodedSlash, rules ...policy.Rule) (w *accesstest.Real, origin string) {
 	t.Helper()
-	w = realWorld(t)
+	w = realFixture(t)
 	origin, tool := w.Lead("http", "registry.example", server)
 	w.Secret("svc", token)
 	w.Services["svc"] = egress.Service{Name: "svc", Upstream: egress.Upstream{BaseURL: origin + base}, Inject: bearer, EncodedSlash: how}
@@ -53,7 +53,7 @@ func pathRule(t *testing.T, action policy.Action, pattern string) policy.Rule {
 // TestAnEncodedSlashIsAPartOfItsSegment has GitLab's paths, in all spellings. The server gets the one that was decided about.
 func TestAnEncodedSlashIsAPartOfItsSegment(t *testing.T) {
 	seen := &accesstest.Seen{}
-	w, _ := slashWorld(t, seen.Handler(nil), "/api", egress.EncodedSlashAllow, pathRule(t, policy.Deny, "/api/projects/secret/**"),
+	w, _ := slashFixture(t, seen.Handler(nil), "/api", egress.EncodedSlashAllow, pathRule(t, policy.Deny, "/api/projects/secret/**"),
 		pathRule(t, policy.Allow, "/api/projects/*/issues"), pathRule(t, policy.Allow, "/api/projects/group%2Fone"))
 	for path, want := range map[string]string{
 		"/projects/group%2Fname/issues":     "/api/projects/group%2Fname/issues",
@@ -93,7 +93,7 @@ func TestAnEncodedSlashIsAPartOfItsSegment(t *testing.T) {
 func TestAnEncodedSlashIsRefusedWithWhatAllowsIt(t *testing.T) {
 	for _, how := range []egress.EncodedSlash{"", egress.EncodedSlashDeny} {
 		seen := &accesstest.Seen{}
-		w, _ := slashWorld(t, seen.Handler(nil), "/api", how, pathRule(t, policy.Allow, "/**"))
+		w, _ := slashFixture(t, seen.Handler(nil), "/api", how, pathRule(t, policy.Allow, "/**"))
 		resp, body := w.Do(http.MethodGet, "/svc/svc/@scope%2fname", "")
 		if resp.Header.Get("Clawjail-Refusal") != problem.PathDenied || !strings.Contains(body, "--encoded-slash allow") || len(seen.All()) != 0 {
 			t.Errorf("%q: %s %s", how, resp.Status, body)
@@ -109,7 +109,7 @@ func TestAnEncodedSlashIsRefusedWithWhatAllowsIt(t *testing.T) {
 
 func TestRedirectsKeepEncodedSlashes(t *testing.T) {
 	var to string
-	w, origin := slashWorld(t, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+	w, origin := slashFixture(t, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Location", to)
 		rw.WriteHeader(http.StatusFound)
 	}), "/api", egress.EncodedSlashAllow, pathRule(t, policy.Allow, "/**"))
@@ -183,7 +183,7 @@ func TestNpmInstallsAScopedPackage(t *testing.T) {
 		var origin string
 		server := newRegistry(t, func() string { return origin })
 		var w *accesstest.Real
-		w, origin = slashWorld(t, seen.Handler(server.ServeHTTP), "", c.how, pathRule(t, policy.Allow, "/@scope%2Fname"), pathRule(t, policy.Allow, "/@scope/**"))
+		w, origin = slashFixture(t, seen.Handler(server.ServeHTTP), "", c.how, pathRule(t, policy.Allow, "/@scope%2Fname"), pathRule(t, policy.Allow, "/@scope/**"))
 		home := t.TempDir()
 		if err := os.WriteFile(filepath.Join(home, "package.json"), []byte(`{"name":"a","private":true}`), 0o644); err != nil {
 			t.Fatal(err)

@@ -30,7 +30,7 @@ func TestEventsArriveWhenTheyAreSent(t *testing.T) {
 
 func eventsArrive(t *testing.T, how egress.Injection) {
 	next := make(chan struct{})
-	w := newWorld(t, how, nil)
+	w := newFixture(t, how, nil)
 	w.Upstream("api.example:80", http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Content-Type", "text/event-stream")
 		if how.Type == egress.InjectNone {
@@ -67,7 +67,7 @@ func eventsArrive(t *testing.T, how egress.Injection) {
 
 func TestRequestsStreamBeforeTheyAreWhole(t *testing.T) {
 	arrived := make(chan string)
-	w := newWorld(t, bearer, nil)
+	w := newFixture(t, bearer, nil)
 	w.Upstream("api.example:80", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		first := make([]byte, 5)
 		_, _ = io.ReadFull(r.Body, first)
@@ -103,7 +103,7 @@ func TestRequestsStreamBeforeTheyAreWhole(t *testing.T) {
 }
 
 func TestClientsThatWaitForContinueAreToldSoOnceTheyMay(t *testing.T) {
-	w := newWorld(t, bearer, func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "done") })
+	w := newFixture(t, bearer, func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "done") })
 	ask := func(path string) (string, *bufio.Reader, net.Conn) {
 		c, err := net.Dial("tcp", w.server.Listener.Addr().String())
 		if err != nil {
@@ -143,7 +143,7 @@ func TestClientsThatWaitForContinueAreToldSoOnceTheyMay(t *testing.T) {
 }
 
 func TestRequestsHaveALargestSize(t *testing.T) {
-	w := newWorld(t, bearer, nil)
+	w := newFixture(t, bearer, nil)
 	w.handler.largest = 1000
 	for _, n := range []int{1000, 1001} {
 		for _, chunked := range []bool{false, true} {
@@ -166,7 +166,7 @@ func TestRequestsHaveALargestSize(t *testing.T) {
 }
 
 func TestTrailersOfAnswersArriveScrubbed(t *testing.T) {
-	w := newWorld(t, bearer, func(rw http.ResponseWriter, r *http.Request) {
+	w := newFixture(t, bearer, func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Trailer", "X-Sum, X-Echo")
 		_, _ = io.WriteString(rw, "body")
 		rw.Header().Set("X-Sum", "5")
@@ -179,7 +179,7 @@ func TestTrailersOfAnswersArriveScrubbed(t *testing.T) {
 }
 
 func TestAnAnswerThatBreaksOffIsNoShortSuccess(t *testing.T) {
-	w := newWorld(t, bearer, func(rw http.ResponseWriter, _ *http.Request) {
+	w := newFixture(t, bearer, func(rw http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(rw, "begins")
 		_ = http.NewResponseController(rw).Flush()
 		panic(http.ErrAbortHandler)
@@ -195,7 +195,7 @@ func TestAnAnswerThatBreaksOffIsNoShortSuccess(t *testing.T) {
 }
 
 func TestInterimAnswersStayHere(t *testing.T) {
-	w := newWorld(t, bearer, func(rw http.ResponseWriter, r *http.Request) {
+	w := newFixture(t, bearer, func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Link", "</"+r.Header.Get("Authorization")+">")
 		rw.WriteHeader(http.StatusEarlyHints)
 		rw.Header().Del("Link")
@@ -214,7 +214,7 @@ func TestInterimAnswersStayHere(t *testing.T) {
 }
 
 func TestCompressedAnswersAreLookedThrough(t *testing.T) {
-	w := newWorld(t, bearer, func(rw http.ResponseWriter, r *http.Request) {
+	w := newFixture(t, bearer, func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Content-Encoding", "gzip")
 		z := gzip.NewWriter(rw)
 		_, _ = io.WriteString(z, "you sent "+r.Header.Get("Authorization"))
@@ -285,7 +285,7 @@ func TestGitClonesAndPushesWithATokenThatItNeverSees(t *testing.T) {
 	git(t, filepath.Join(root, "owner/repo.git"), nil, "config", "http.receivepack", "true")
 
 	var chunked atomic.Int64
-	w := bareWorld(t)
+	w := bareFixture(t)
 	w.Upstream("git.example:80", gitServer(t, root, &chunked))
 	w.Secret("git", "s3cr3t-git-token")
 	w.Services["git"] = egress.Service{

@@ -14,7 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-func (w *world) link(by identity.Principal) Link {
+func (w *fixture) link(by identity.Principal) Link {
 	w.t.Helper()
 	link, err := w.NewLink(w.t.Context(), by)
 	if err != nil {
@@ -24,7 +24,7 @@ func (w *world) link(by identity.Principal) Link {
 }
 
 func TestALinkSignsItsMakerIn(t *testing.T) {
-	w, end := newWorld(t)
+	w, end := newFixture(t)
 	defer end()
 	_, ann := w.operator("acme", identity.RoleViewer, identity.NeverExpires)
 	link := w.link(ann)
@@ -48,7 +48,7 @@ func TestALinkSignsItsMakerIn(t *testing.T) {
 
 // Of 64 who use a link at the same moment, one is signed in.
 func TestALinkIsGoodOnce(t *testing.T) {
-	w, end := newWorld(t)
+	w, end := newFixture(t)
 	defer end()
 	link := w.link(w.admin)
 	var won atomic.Int64
@@ -79,7 +79,7 @@ func TestALinkIsGoodOnce(t *testing.T) {
 
 func TestALinkEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, end := newWorld(t)
+		w, end := newFixture(t)
 		defer end()
 		_, ann := w.operator("acme", identity.RoleViewer, identity.NeverExpires)
 		late, inTime, revoked := w.link(w.admin), w.link(w.admin), w.link(ann)
@@ -121,7 +121,7 @@ func TestALinkEnds(t *testing.T) {
 
 func TestOldLinksMakeRoomForNewOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, end := newWorld(t)
+		w, end := newFixture(t)
 		defer end()
 		_, ann := w.operator("acme", identity.RoleViewer, identity.NeverExpires)
 		hers, first := w.link(ann), w.link(w.admin)
@@ -148,7 +148,7 @@ func TestOldLinksMakeRoomForNewOnes(t *testing.T) {
 // Guessing is limited, by the same limit whatever is guessed.
 func TestGuessingIsBraked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, end := newWorld(t)
+		w, end := newFixture(t)
 		defer end()
 		link := w.link(w.admin)
 		burst := identity.DefaultRateLimit().Burst

@@ -148,7 +148,7 @@ func (a *authenticator) get(b browser, options []byte) []byte {
 }
 
 // add adds a passkey of a principal's.
-func (w *world) add(a *authenticator, b browser, by identity.Principal, name string) Passkey {
+func (w *fixture) add(a *authenticator, b browser, by identity.Principal, name string) Passkey {
 	w.t.Helper()
 	options, challenge, err := w.BeginPasskey(w.t.Context(), by, b.from())
 	if err != nil {
@@ -162,7 +162,7 @@ func (w *world) add(a *authenticator, b browser, by identity.Principal, name str
 }
 
 // with signs in with a passkey.
-func (w *world) with(a *authenticator, b browser) (cookie string, in SignIn, err error) {
+func (w *fixture) with(a *authenticator, b browser) (cookie string, in SignIn, err error) {
 	w.t.Helper()
 	options, challenge, err := w.BeginSignIn(w.t.Context(), b.from())
 	if err != nil {
@@ -172,7 +172,7 @@ func (w *world) with(a *authenticator, b browser) (cookie string, in SignIn, err
 }
 
 // refusedPasskey requires that somebody was not signed in, and that this was recorded.
-func (w *world) refusedPasskey(what string, in SignIn, err error) {
+func (w *fixture) refusedPasskey(what string, in SignIn, err error) {
 	w.t.Helper()
 	if problem.CodeOf(err) != problem.Unauthorized || in != (SignIn{}) {
 		w.t.Errorf("%s: %+v, %v", what, in, err)
@@ -186,7 +186,7 @@ func (w *world) refusedPasskey(what string, in SignIn, err error) {
 func TestAPasskeySignsItsOwnerIn(t *testing.T) {
 	for name, counts := range map[string]bool{"that counts": true, "that does not count": false} {
 		t.Run(name, func(t *testing.T) {
-			w, end := newWorld(t)
+			w, end := newFixture(t)
 			defer end()
 			_, ann := w.operator("acme", identity.RoleViewer, identity.NeverExpires)
 			a, theAdmins := newAuthenticator(t, counts), newAuthenticator(t, counts)
@@ -238,7 +238,7 @@ func TestAPasskeySignsItsOwnerIn(t *testing.T) {
 }
 
 func TestWhatIsAskedOfAnAuthenticator(t *testing.T) {
-	w, end := newWorld(t)
+	w, end := newFixture(t)
 	defer end()
 	first := newAuthenticator(t, true)
 	w.add(first, local, w.admin, "first")
@@ -265,7 +265,7 @@ func TestWhatIsAskedOfAnAuthenticator(t *testing.T) {
 }
 
 func TestPasskeysAreOfPlacesThatBrowsersHaveThemFor(t *testing.T) {
-	w, end := newWorld(t)
+	w, end := newFixture(t)
 	defer end()
 	for origin, good := range map[string]bool{
 		"http://localhost": true, "http://localhost:18780": true, "https://jail.example": true, "https://jail.example:8443": true, "https://localhost": true,
@@ -292,7 +292,7 @@ func TestPasskeysAreOfPlacesThatBrowsersHaveThemFor(t *testing.T) {
 
 // Each is what a thief, a page or a broken program could send.
 func TestWhatIsNoPasskeyOfOurs(t *testing.T) {
-	w, end := newWorld(t)
+	w, end := newFixture(t)
 	defer end()
 	ctx := t.Context()
 	_, ann := w.operator("acme", identity.RoleViewer, identity.NeverExpires)
@@ -355,7 +355,7 @@ func TestWhatIsNoPasskeyOfOurs(t *testing.T) {
 }
 
 // pass lets the limiter forget.
-func (w *world) pass() {
+func (w *fixture) pass() {
 	w.t.Helper()
 	w.close()
 	old := w.challenges
@@ -365,7 +365,7 @@ func (w *world) pass() {
 
 func TestAnAttemptIsForOnePurposeOnePersonAndOnePlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, end := newWorld(t)
+		w, end := newFixture(t)
 		defer end()
 		ctx := t.Context()
 		_, ann := w.operator("acme", identity.RoleViewer, identity.NeverExpires)
@@ -436,7 +436,7 @@ func TestAnAttemptIsForOnePurposeOnePersonAndOnePlace(t *testing.T) {
 func TestAnAnswerIsGoodOnce(t *testing.T) {
 	for name, counts := range map[string]bool{"of one that counts": true, "of one that does not": false} {
 		t.Run(name, func(t *testing.T) {
-			w, end := newWorld(t)
+			w, end := newFixture(t)
 			defer end()
 			a := newAuthenticator(t, counts)
 			w.add(a, local, w.admin, "mine")
@@ -468,7 +468,7 @@ func TestAnAnswerIsGoodOnce(t *testing.T) {
 }
 
 func TestACopiedPasskeyIsSeen(t *testing.T) {
-	w, end := newWorld(t)
+	w, end := newFixture(t)
 	defer end()
 	a := newAuthenticator(t, true)
 	w.add(a, local, w.admin, "mine")
@@ -486,7 +486,7 @@ func TestACopiedPasskeyIsSeen(t *testing.T) {
 }
 
 func TestAPasskeyEndsWithItsOwner(t *testing.T) {
-	w, end := newWorld(t)
+	w, end := newFixture(t)
 	defer end()
 	ctx := t.Context()
 	_, ann := w.operator("acme", identity.RoleViewer, identity.NeverExpires)
@@ -516,7 +516,7 @@ func TestAPasskeyEndsWithItsOwner(t *testing.T) {
 }
 
 func TestAnOwnerHasNotTooManyPasskeys(t *testing.T) {
-	w, end := newWorld(t)
+	w, end := newFixture(t)
 	defer end()
 	for n := range maxPasskeys {
 		row := store.Passkey{ID: fmt.Sprint(n), Owner: w.owner(w.admin), Name: "x", Host: "localhost", Credential: fmt.Append(nil, n), Handle: []byte("h"), Record: []byte("{}"), CreatedAt: time.Now()}
@@ -530,7 +530,7 @@ func TestAnOwnerHasNotTooManyPasskeys(t *testing.T) {
 }
 
 func TestAPasskeyThatCannotBeRecordedIsNotAdded(t *testing.T) {
-	w, end := newWorld(t)
+	w, end := newFixture(t)
 	defer end()
 	a := newAuthenticator(t, true)
 	options, challenge, err := w.BeginPasskey(t.Context(), w.admin, here)

@@ -17,7 +17,7 @@ import (
 )
 
 func TestWhoHasAKeyIsSignedIn(t *testing.T) {
-	w, end := newWorld(t)
+	w, end := newFixture(t)
 	defer end()
 	ctx := t.Context()
 	key, ann := w.operator("acme", identity.RoleViewer, identity.NeverExpires)
@@ -54,7 +54,7 @@ func TestWhoHasAKeyIsSignedIn(t *testing.T) {
 }
 
 func TestWhoMayNotSignIn(t *testing.T) {
-	w, end := newWorld(t)
+	w, end := newFixture(t)
 	defer end()
 	ctx := t.Context()
 	token, bot, err := w.identity.CreateAgent(ctx, w.admin, "acme", "bot", identity.NeverExpires)
@@ -103,7 +103,7 @@ func TestWhoMayNotSignIn(t *testing.T) {
 }
 
 func TestASignInThatCannotBeRecordedIsNone(t *testing.T) {
-	w, end := newWorld(t)
+	w, end := newFixture(t)
 	defer end()
 	link, err := w.NewLink(t.Context(), w.admin)
 	if err != nil {
@@ -126,7 +126,7 @@ func TestASignInThatCannotBeRecordedIsNone(t *testing.T) {
 // The life of a sign-in: it ends when nobody used it for its idle time, and after its life however much it is used.
 func TestASignInEndsByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, end := newWorld(t)
+		w, end := newFixture(t)
 		defer end()
 		unused, _ := w.signIn(w.adminKey)
 		used, _ := w.signIn(w.adminKey)
@@ -164,7 +164,7 @@ func TestASignInEndsByItself(t *testing.T) {
 // However often it is used, the store is told once a minute at most; what it was told is enough for the next process.
 func TestUseIsWrittenOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, end := newWorld(t)
+		w, end := newFixture(t)
 		defer end()
 		cookie, in := w.signIn(w.adminKey)
 		began := in.UsedAt
@@ -195,7 +195,7 @@ func TestUseIsWrittenOnceAMinute(t *testing.T) {
 
 func TestTheShortestIdleTimeIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, end := newWorld(t)
+		w, end := newFixture(t)
 		defer end()
 		w.close()
 		w.open(time.Minute, time.Hour)
@@ -218,7 +218,7 @@ func TestTheShortestIdleTimeIsKept(t *testing.T) {
 
 func TestAShorterLifeCountsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, end := newWorld(t)
+		w, end := newFixture(t)
 		defer end()
 		cookie, _ := w.signIn(w.adminKey)
 		w.close()
@@ -235,7 +235,7 @@ func TestAShorterLifeCountsAtOnce(t *testing.T) {
 // The owner of a sign-in is looked up at every request: the end of the key ends the sign-in.
 func TestASignInEndsWithWhatItStandsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, end := newWorld(t)
+		w, end := newFixture(t)
 		defer end()
 		ctx := t.Context()
 		revokedKey, revoked := w.operator("acme", identity.RoleOperator, identity.NeverExpires)
@@ -280,7 +280,7 @@ func TestASignInEndsWithWhatItStandsFor(t *testing.T) {
 }
 
 func TestSignInsAreListedToWhoseTheyAre(t *testing.T) {
-	w, end := newWorld(t)
+	w, end := newFixture(t)
 	defer end()
 	ctx := t.Context()
 	people := map[string]identity.Principal{"root": w.admin}
@@ -354,7 +354,7 @@ func TestSignInsAreListedToWhoseTheyAre(t *testing.T) {
 }
 
 func TestEndingCutsWhatIsOpen(t *testing.T) {
-	w, end := newWorld(t)
+	w, end := newFixture(t)
 	defer end()
 	ctx := t.Context()
 	key, ann := w.operator("acme", identity.RoleOperator, identity.NeverExpires)
@@ -393,7 +393,7 @@ func TestEndingCutsWhatIsOpen(t *testing.T) {
 
 // Ending needs neither the store nor the log.
 func TestASignInEndsAlsoWhenThatCannotBeWritten(t *testing.T) {
-	w, end := newWorld(t)
+	w, end := newFixture(t)
 	defer end()
 	cookie, in := w.signIn(w.adminKey)
 	open := w.hold(w.admin, in)
@@ -433,7 +433,7 @@ func TestASignInEndsAlsoWhenThatCannotBeWritten(t *testing.T) {
 // An end is written when it can be, and when who asked for it has left.
 func TestAnEndIsWrittenLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, end := newWorld(t)
+		w, end := newFixture(t)
 		defer end()
 		left, leave := context.WithCancel(t.Context())
 		leave()
@@ -469,7 +469,7 @@ func TestAnEndIsWrittenLater(t *testing.T) {
 // A sign-in that is held counts as used, until its life is over, and another process may end it.
 func TestWhatIsHeldIsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, end := newWorld(t)
+		w, end := newFixture(t)
 		defer end()
 		cookie, in := w.signIn(w.adminKey)
 		open := w.hold(w.admin, in)
@@ -545,7 +545,7 @@ func TestWhatIsHeldIsUsed(t *testing.T) {
 }
 
 func TestOptionsThatAreNotPossible(t *testing.T) {
-	w, end := newWorld(t)
+	w, end := newFixture(t)
 	defer end()
 	good := Options{Store: w.db, Identity: w.identity, Idle: time.Minute, Life: time.Minute, Now: time.Now}
 	if err := good.Validate(); err != nil {
@@ -569,7 +569,7 @@ func TestOptionsThatAreNotPossible(t *testing.T) {
 
 // BenchmarkWho is what every request of a page waits for.
 func BenchmarkWho(b *testing.B) {
-	w, end := newWorld(b)
+	w, end := newFixture(b)
 	defer end()
 	key, ann := w.operator("acme", identity.RoleViewer, identity.NeverExpires)
 	cookie := ""

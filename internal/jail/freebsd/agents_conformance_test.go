@@ -24,7 +24,7 @@ func TestAgentsJailsKeepTheirPromisesOnTheSimulator(t *testing.T) {
 	// does not have. All but the network are shown by the tests below.
 	apart := []string{"nothing can be written but state, workspace and tmp", "nothing can be run from tmp", "nothing answers but the gateway",
 		"a program that joins is confined, and ends with all that it started"}
-	w := newWorld(t)
+	w := newFixture(t)
 	l := w.life(w.open())
 	jailtest.RunAgents(t, func(t *testing.T) jailtest.Agents {
 		dir, err := os.MkdirTemp(filepath.Join(w.host.Root(), "ws"), "a")
@@ -40,7 +40,7 @@ type resident struct {
 	*jail.Jail
 }
 
-func (w *world) agent(l *jail.Lifecycle) resident {
+func (w *fixture) agent(l *jail.Lifecycle) resident {
 	w.t.Helper()
 	s := w.agentSpec()
 	s.Program.Argv = inside.Argv()
@@ -55,7 +55,7 @@ func (w *world) agent(l *jail.Lifecycle) resident {
 
 func TestNothingCanBeWrittenInAJailButStateWorkspaceAndTmp(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	j := w.agent(w.life(w.open()))
 	for path, may := range map[string]bool{
 		"/state/x": true, "/workspace/x": true, "/tmp/x": true,
@@ -80,7 +80,7 @@ type joined struct {
 	out *bufio.Reader
 }
 
-func (w *world) join(l *jail.Lifecycle, name jail.Name, argv ...string) joined {
+func (w *fixture) join(l *jail.Lifecycle, name jail.Name, argv ...string) joined {
 	w.t.Helper()
 	inRead, inWrite, err1 := os.Pipe()
 	outRead, outWrite, err2 := os.Pipe()
@@ -103,7 +103,7 @@ func (x joined) line(t *testing.T) string {
 
 func TestAProgramThatJoinsIsConfinedAndEndsWithAllThatItStarted(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	h := w.open()
 	l := w.life(h)
 	j := w.agent(l)
@@ -148,7 +148,7 @@ func TestAProgramThatJoinsIsConfinedAndEndsWithAllThatItStarted(t *testing.T) {
 
 func TestTheNextHostDaemonEndsWhatJoinedBeforeIt(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	h := w.open()
 	l := w.life(h)
 	j := w.agent(l)

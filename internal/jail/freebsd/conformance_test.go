@@ -13,7 +13,7 @@ import (
 func TestJailsKeepTheirPromisesOnTheSimulator(t *testing.T) {
 	t.Parallel()
 	jailtest.Run(t, func(t *testing.T) jailtest.Subject {
-		w := newWorld(t)
+		w := newFixture(t)
 		l := w.life(w.open())
 		running(t, l)
 		return jailtest.Subject{Driver: l, Template: "tiny", Missing: "bk3x999999", Confines: true, Slow: true,

@@ -33,14 +33,14 @@ func lived(l *jail.Lifecycle, s jail.Spec) {
 }
 
 // agentSpec is the jail of an agent with everything that can be mounted.
-func (w *world) agentSpec() jail.Spec {
+func (w *fixture) agentSpec() jail.Spec {
 	s := jailtest.Agents{Template: "tiny"}.Spec("one", jail.Mount{Source: filepath.Join(w.host.Root(), "ws", "one"), Target: jail.WorkspaceDir})
 	s.Program.Argv = []string{"/bin/sh", "-c", "exec cat"}
 	return s
 }
 
 // recovered is a fresh process on a host where one died: after its first reaping there is nothing.
-func (w *world) recovered(before []string) {
+func (w *fixture) recovered(before []string) {
 	w.t.Helper()
 	later := func(hours time.Duration) func(*jail.Options) {
 		return func(o *jail.Options) {
@@ -62,9 +62,9 @@ func (w *world) recovered(before []string) {
 	}
 }
 
-// newSteadyWorld has everything that the first start of a driver makes, so that nothing else is new afterwards.
-func newSteadyWorld(t *testing.T) (*world, []string) {
-	w := newWorld(t)
+// newSteadyFixture has everything that the first start of a driver makes, so that nothing else is new afterwards.
+func newSteadyFixture(t *testing.T) (*fixture, []string) {
+	w := newFixture(t)
 	w.open()
 	return w, w.host.Resources()
 }
@@ -74,7 +74,7 @@ func TestNothingIsLeftWhenTheHostDaemonDiesAtAnyStep(t *testing.T) {
 	for _, step := range jail.Steps() {
 		t.Run(string(step), func(t *testing.T) {
 			t.Parallel()
-			w, before := newSteadyWorld(t)
+			w, before := newSteadyFixture(t)
 			reached := false
 			var dead sync.WaitGroup
 			l := w.life(w.open(), func(o *jail.Options) {
@@ -97,7 +97,7 @@ func TestNothingIsLeftWhenTheHostDaemonDiesAtAnyStep(t *testing.T) {
 }
 
 // mortal is a folder of commands that refuse to do anything once so many of them were run.
-func (w *world) mortal(after int) (run hostcmd.Runner, count func() int) {
+func (w *fixture) mortal(after int) (run hostcmd.Runner, count func() int) {
 	w.t.Helper()
 	dir := w.t.TempDir()
 	counter := filepath.Join(dir, "counter")
@@ -125,7 +125,7 @@ func TestNothingIsLeftWhenTheHostDaemonDiesAfterAnyCommand(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: -short leaves out a death after each of a hundred commands; run `make test`")
 	}
-	w, before := newSteadyWorld(t)
+	w, before := newSteadyFixture(t)
 	run, count := w.mortal(1 << 20)
 	h := w.open(func(o *Options) { o.Commands = run })
 	opened := count()
@@ -138,7 +138,7 @@ func TestNothingIsLeftWhenTheHostDaemonDiesAfterAnyCommand(t *testing.T) {
 	for n := opened; n < all; n += stride() {
 		t.Run(fmt.Sprintf("%03d", n), func(t *testing.T) {
 			t.Parallel()
-			w, before := newSteadyWorld(t)
+			w, before := newSteadyFixture(t)
 			run, _ := w.mortal(n)
 			l := w.life(w.open(func(o *Options) { o.Commands = run }))
 			lived(l, w.agentSpec())

@@ -85,17 +85,17 @@ pass in quick on cjk3x9 inet proto tcp from <agent_jails> to 10.99.0.1 port 3000
 block return in quick on cjk3x9 all
 `
 
-// world is a simulated host with an installation on it.
-type world struct {
+// fixture is a simulated host with an installation on it.
+type fixture struct {
 	t    testing.TB
 	host *hosttest.Host
 	// disk holds the journal, which outlives a process.
 	disk *jailtest.Host
 }
 
-func newWorld(t testing.TB) *world {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
-	w := &world{t: t, host: hosttest.New(t), disk: jailtest.NewHost()}
+	w := &fixture{t: t, host: hosttest.New(t), disk: jailtest.NewHost()}
 	w.host.Rules("clawjail/"+string(testInstallation), pfRules)
 	from := tinyTemplate(t)
 	w.host.Fill("zroot/clawjail/templates/tiny/rootfs", "data/templates/tiny/rootfs", func(dir string) {
@@ -109,7 +109,7 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-func (w *world) options() Options {
+func (w *fixture) options() Options {
 	pool, err := jail.NewPool(netip.MustParsePrefix("10.99.0.0/24"), 210_000)
 	must(w.t, err)
 	root := w.host.Root()
@@ -119,7 +119,7 @@ func (w *world) options() Options {
 }
 
 // open makes the driver, as a fresh process does.
-func (w *world) open(change ...func(*Options)) *Host {
+func (w *fixture) open(change ...func(*Options)) *Host {
 	w.t.Helper()
 	o := w.options()
 	for _, c := range change {
@@ -132,7 +132,7 @@ func (w *world) open(change ...func(*Options)) *Host {
 }
 
 // life makes a driver with a Lifecycle on the host's journal.
-func (w *world) life(h *Host, change ...func(*jail.Options)) *jail.Lifecycle {
+func (w *fixture) life(h *Host, change ...func(*jail.Options)) *jail.Lifecycle {
 	w.t.Helper()
 	o := jail.Options{Installation: testInstallation, Parts: h.Parts(), Pool: h.Network.o.Pool, Log: h.Network.o.Log, Grace: time.Hour,
 		Journal: jailtest.NewMemory(w.disk).Options().Journal}
@@ -153,10 +153,12 @@ func running(t testing.TB, l *jail.Lifecycle) {
 	t.Cleanup(func() { stop(); done.Wait() })
 }
 
-func (w *world) spec(script string) jail.Spec { return jailtest.Subject{Template: "tiny"}.Spec(script) }
+func (w *fixture) spec(script string) jail.Spec {
+	return jailtest.Subject{Template: "tiny"}.Spec(script)
+}
 
 // same fails the test unless the host holds what it held before, and no record is left.
-func (w *world) same(before []string) {
+func (w *fixture) same(before []string) {
 	w.t.Helper()
 	after := w.host.Resources()
 	for _, thing := range after {

@@ -18,7 +18,7 @@ import (
 )
 
 // healed ends the misbehaviour; what is left then goes with the next reaping.
-func (w *world) healed(l *jail.Lifecycle, before []string) {
+func (w *fixture) healed(l *jail.Lifecycle, before []string) {
 	w.t.Helper()
 	w.host.Heal()
 	if _, err := l.Reap(context.Background(), jail.ReapOptions{}); err != nil {
@@ -39,7 +39,7 @@ func TestAJailThatCannotBeMadeLeavesNothing(t *testing.T) {
 		"devfs-ruleset-missing": "",
 	} {
 		t.Run(scenario, func(t *testing.T) {
-			w, before := newSteadyWorld(t)
+			w, before := newSteadyFixture(t)
 			w.t = t
 			l := w.life(w.open())
 			w.host.Scenario(scenario)
@@ -66,7 +66,7 @@ func TestADriverRefusesAHostThatCannotConfine(t *testing.T) {
 		"racct-off": "kern.racct.enable=1", "racct-missing": "GENERIC", "rules-missing": "pf-anchor", "table-missing": "pf-anchor", "pf-disabled": "pf_enable",
 	} {
 		t.Run(scenario, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.host.Scenario(scenario)
 			h, err := Open(t.Context(), w.options())
 			if err == nil {
@@ -83,7 +83,7 @@ func TestADriverRefusesAHostThatCannotConfine(t *testing.T) {
 
 func TestADriverRefusesBridgesThatPassTheFirewallBy(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	w.host.Set(hosttest.Settings{Sysctls: map[string]string{"net.link.bridge.member_ifaddrs": "1"}})
 	h, err := Open(t.Context(), w.options())
 	if err == nil {
@@ -97,7 +97,7 @@ func TestADriverRefusesBridgesThatPassTheFirewallBy(t *testing.T) {
 func TestNoJailIsAdmittedToATableThatNoRuleNames(t *testing.T) {
 	t.Parallel()
 	for _, scenario := range []string{"rules-missing", "table-missing"} {
-		w, _ := newSteadyWorld(t)
+		w, _ := newSteadyFixture(t)
 		h := w.open()
 		l := w.life(h)
 		j, err := l.Create(t.Context(), w.spec("exec cat"))
@@ -118,7 +118,7 @@ func TestWhatIsBusyForAWhileIsGoneInTheEnd(t *testing.T) {
 	t.Parallel()
 	for _, scenario := range []string{"busy-clears", "busy-older", "mount-held", "dying-briefly"} {
 		t.Run(scenario, func(t *testing.T) {
-			w, before := newSteadyWorld(t)
+			w, before := newSteadyFixture(t)
 			w.t = t
 			l := w.life(w.open())
 			w.host.Scenario(scenario)
@@ -136,7 +136,7 @@ func TestWhatIsBusyForAWhileIsGoneInTheEnd(t *testing.T) {
 
 func TestWhatStaysBusyIsReportedAndRemovedLater(t *testing.T) {
 	t.Parallel()
-	w, before := newSteadyWorld(t)
+	w, before := newSteadyFixture(t)
 	l := w.life(w.open())
 	w.host.Scenario("busy-never")
 	j, err := l.Create(t.Context(), w.spec("exec cat"))
@@ -150,7 +150,7 @@ func TestWhatStaysBusyIsReportedAndRemovedLater(t *testing.T) {
 
 func TestADyingJailKeepsItsAddressUntilItIsGone(t *testing.T) {
 	t.Parallel()
-	w, before := newSteadyWorld(t)
+	w, before := newSteadyFixture(t)
 	h := w.open()
 	l := w.life(h)
 	w.host.Set(hosttest.Settings{Dying: "1h"})
@@ -171,7 +171,7 @@ func TestADyingJailKeepsItsAddressUntilItIsGone(t *testing.T) {
 
 func TestAJailEndsInASecondWhateverConnectionsItHad(t *testing.T) {
 	t.Parallel()
-	w, before := newSteadyWorld(t)
+	w, before := newSteadyFixture(t)
 	l := w.life(w.open())
 	w.host.Scenario("dying-jail") // for twice the MSL of its network, by default a minute
 	j, err := l.Create(t.Context(), w.spec("exec cat"))
@@ -183,7 +183,7 @@ func TestAJailEndsInASecondWhateverConnectionsItHad(t *testing.T) {
 
 func TestACloneThatAProcessHoldsIsTakenAwayFromIt(t *testing.T) {
 	t.Parallel()
-	w, before := newSteadyWorld(t)
+	w, before := newSteadyFixture(t)
 	h := w.open()
 	l := w.life(h)
 	j, err := l.Create(t.Context(), w.spec("exec cat"))
@@ -204,22 +204,22 @@ func TestACloneThatAProcessHoldsIsTakenAwayFromIt(t *testing.T) {
 func TestAnOrphanOfEachKindIsReaped(t *testing.T) {
 	t.Parallel()
 	name := "bk3x900042"
-	for kind, plant := range map[string]func(*world, *Host){
-		"clone": func(w *world, h *Host) {
+	for kind, plant := range map[string]func(*fixture, *Host){
+		"clone": func(w *fixture, h *Host) {
 			w.host.Must("zfs", "clone", "-o", "mountpoint="+h.Storage.root(jail.Name(name)), "zroot/clawjail/templates/tiny/rootfs@clawjail", "zroot/clawjail/jails/"+name)
 		},
-		"described epair": func(w *world, _ *Host) { w.host.Must("ifconfig", "epair", "create", "description", "clawjail "+name) },
-		"named epair": func(w *world, _ *Host) {
+		"described epair": func(w *fixture, _ *Host) { w.host.Must("ifconfig", "epair", "create", "description", "clawjail "+name) },
+		"named epair": func(w *fixture, _ *Host) {
 			a := strings.TrimSpace(w.host.Must("ifconfig", "epair", "create"))
 			w.host.Must("ifconfig", a, "name", "e0a_"+name)
 		},
-		"rctl rule": func(w *world, _ *Host) { w.host.Must("rctl", "-a", "jail:"+name+":maxproc:deny=3") },
-		"table member": func(w *world, _ *Host) {
+		"rctl rule": func(w *fixture, _ *Host) { w.host.Must("rctl", "-a", "jail:"+name+":maxproc:deny=3") },
+		"table member": func(w *fixture, _ *Host) {
 			w.host.Must("pfctl", "-a", "clawjail/k3x9", "-t", "browser_tasks", "-T", "add", "10.99.0.171")
 		},
-		"folder": func(w *world, h *Host) { must(w.t, h.Runtime.folders.Make(name, 0o700, -1)) },
-		"token":  func(w *world, h *Host) { must(w.t, h.Storage.tokens.Make(name, 0o700, -1)) },
-		"jail": func(w *world, h *Host) {
+		"folder": func(w *fixture, h *Host) { must(w.t, h.Runtime.folders.Make(name, 0o700, -1)) },
+		"token":  func(w *fixture, h *Host) { must(w.t, h.Storage.tokens.Make(name, 0o700, -1)) },
+		"jail": func(w *fixture, h *Host) {
 			spec := w.spec("exec cat")
 			lease, err := h.Network.o.Pool.Lease(42)
 			must(w.t, err)
@@ -234,7 +234,7 @@ func TestAnOrphanOfEachKindIsReaped(t *testing.T) {
 		},
 	} {
 		t.Run(kind, func(t *testing.T) {
-			w, before := newSteadyWorld(t)
+			w, before := newSteadyFixture(t)
 			w.t = t
 			h := w.open()
 			l := w.life(h)
@@ -256,7 +256,7 @@ func TestAnOrphanOfEachKindIsReaped(t *testing.T) {
 
 func TestWhatIsSomebodyElsesIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	w, _ := newSteadyWorld(t)
+	w, _ := newSteadyFixture(t)
 	l := w.life(w.open())
 	a := strings.TrimSpace(w.host.Must("ifconfig", "epair", "create"))
 	w.host.Must("ifconfig", a, "name", "e0a_bastille1")
@@ -273,18 +273,18 @@ func TestWhatIsSomebodyElsesIsLeftAlone(t *testing.T) {
 
 func TestTheProfileIsReadBackAndADifferenceEndsTheJail(t *testing.T) {
 	t.Parallel()
-	for what, spoil := range map[string]func(*world, *Host, jail.Placement){
-		"limits": func(w *world, _ *Host, p jail.Placement) { w.host.Must("rctl", "-r", "jail:"+string(p.Name)) },
-		"read-only": func(w *world, _ *Host, p jail.Placement) {
+	for what, spoil := range map[string]func(*fixture, *Host, jail.Placement){
+		"limits": func(w *fixture, _ *Host, p jail.Placement) { w.host.Must("rctl", "-r", "jail:"+string(p.Name)) },
+		"read-only": func(w *fixture, _ *Host, p jail.Placement) {
 			w.host.Must("zfs", "set", "readonly=off", "zroot/clawjail/jails/"+string(p.Name))
 		},
-		"tmpfs": func(w *world, _ *Host, p jail.Placement) { w.host.Must("umount", p.Root+"/tmp") },
-		"a mount more": func(w *world, _ *Host, p jail.Placement) {
+		"tmpfs": func(w *fixture, _ *Host, p jail.Placement) { w.host.Must("umount", p.Root+"/tmp") },
+		"a mount more": func(w *fixture, _ *Host, p jail.Placement) {
 			w.host.Must("mount", "-t", "tmpfs", "-o", "size=1048576,mode=777", "tmpfs", p.Root+"/var")
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			w, before := newSteadyWorld(t)
+			w, before := newSteadyFixture(t)
 			w.t = t
 			h := w.open()
 			h.Runtime.spoil = func(p jail.Placement) { spoil(w, h, p) }
@@ -304,7 +304,7 @@ func TestTheProfileIsReadBackAndADifferenceEndsTheJail(t *testing.T) {
 
 func TestAJailIsKnownToTheNextHostDaemon(t *testing.T) {
 	t.Parallel()
-	w, before := newSteadyWorld(t)
+	w, before := newSteadyFixture(t)
 	first := w.life(w.open())
 	j, err := first.CreateFor(t.Context(), "owner", w.spec("exec cat"), func(context.Context, *jail.Jail) error { return nil })
 	must(t, err)

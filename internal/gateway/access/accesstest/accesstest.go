@@ -27,8 +27,8 @@ import (
 // Token is the secret of tests. It is not in any text by accident.
 const Token = "tok-ZmR2-99f1c0ffee/+= end"
 
-// World is everything around a surface.
-type World struct {
+// Fixture is everything around a surface.
+type Fixture struct {
 	t     testing.TB
 	mu    sync.Mutex // guards what follows
 	steps []string
@@ -51,9 +51,9 @@ type World struct {
 	transport *http.Transport
 }
 
-// New makes a world of one agent without anything.
-func New(t testing.TB) *World {
-	w := &World{
+// New makes a fixture of one agent without anything.
+func New(t testing.TB) *Fixture {
+	w := &Fixture{
 		t: t, hosts: map[string]string{}, Secrets: map[vault.SecretName]string{}, Tools: map[string]*policy.Compiled{}, Named: map[string]*policy.Compiled{},
 		Services: map[string]egress.Service{}, Permits: map[string]*policy.Compiled{},
 		Caller: gateway.Caller{Jail: "jail", Tenant: "tenant", Agent: "agent-1", Actor: "agent:agent-1"},
@@ -74,8 +74,8 @@ func New(t testing.TB) *World {
 	return w
 }
 
-// Options are those of a surface in this world. Views is never asked: tests set what it would return.
-func (w *World) Options() access.Options {
+// Options are those of a surface in this fixture. Views is never asked: tests set what it would return.
+func (w *Fixture) Options() access.Options {
 	return access.Options{
 		Gateway: w, Views: func(gateway.Caller) *egress.EffectivePolicy { return nil }, Secrets: w,
 		Used: func(n vault.SecretName) { w.mu.Lock(); defer w.mu.Unlock(); w.used = append(w.used, n) },
@@ -84,9 +84,9 @@ func (w *World) Options() access.Options {
 }
 
 // View is what the agent may.
-func (w *World) View(gateway.Caller) access.View { return view{w} }
+func (w *Fixture) View(gateway.Caller) access.View { return view{w} }
 
-type view struct{ w *World }
+type view struct{ w *Fixture }
 
 func (v view) Tool(service string) *policy.Compiled { return v.w.Tools[service] }
 
@@ -103,7 +103,7 @@ func (v view) Service(name string) (egress.Service, *policy.Compiled, bool) {
 }
 
 // Allow compiles a policy of tools: a URL pattern each, and its methods.
-func (w *World) Allow(tools ...policy.Rule) *policy.Compiled {
+func (w *Fixture) Allow(tools ...policy.Rule) *policy.Compiled {
 	w.t.Helper()
 	c, err := policy.Compile(policy.Only(tools...))
 	if err != nil {
@@ -113,7 +113,7 @@ func (w *World) Allow(tools ...policy.Rule) *policy.Compiled {
 }
 
 // Tool is one tool.
-func (w *World) Tool(pattern string, methods ...string) policy.Rule {
+func (w *Fixture) Tool(pattern string, methods ...string) policy.Rule {
 	w.t.Helper()
 	r, err := policy.ParseURL(pattern)
 	if err != nil {
@@ -124,7 +124,7 @@ func (w *World) Tool(pattern string, methods ...string) policy.Rule {
 }
 
 // Upstream serves a name and its port on a listener of its own.
-func (w *World) Upstream(address string, h http.Handler) *httptest.Server {
+func (w *Fixture) Upstream(address string, h http.Handler) *httptest.Server {
 	w.t.Helper()
 	s := httptest.NewServer(h)
 	w.t.Cleanup(s.Close)
@@ -135,7 +135,7 @@ func (w *World) Upstream(address string, h http.Handler) *httptest.Server {
 }
 
 // Serve serves a surface to the agent.
-func (w *World) Serve(h http.Handler) *httptest.Server {
+func (w *Fixture) Serve(h http.Handler) *httptest.Server {
 	w.t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		h.ServeHTTP(rw, r.WithContext(gateway.WithCaller(r.Context(), w.Caller)))
@@ -144,41 +144,41 @@ func (w *World) Serve(h http.Handler) *httptest.Server {
 	return s
 }
 
-func (w *World) step(s string) {
+func (w *Fixture) step(s string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.steps = append(w.steps, s)
 }
 
 // Steps are what happened, in order: decide, resolve, secret.
-func (w *World) Steps() []string {
+func (w *Fixture) Steps() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.steps)
 }
 
 // Sent are the errands that were sent.
-func (w *World) Sent() []gateway.OutboundRequest {
+func (w *Fixture) Sent() []gateway.OutboundRequest {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.sent)
 }
 
 // Used are the secrets that went into requests.
-func (w *World) Used() []vault.SecretName {
+func (w *Fixture) Used() []vault.SecretName {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.used)
 }
 
 // Take implements access.Sender.
-func (w *World) Take(gateway.Caller, gateway.Surface) *problem.Error {
+func (w *Fixture) Take(gateway.Caller, gateway.Surface) *problem.Error {
 	w.step("take")
 	return w.Refuse
 }
 
 // Send implements access.Sender in the order of the gateway.
-func (w *World) Send(ctx context.Context, e gateway.OutboundRequest, r *http.Request) (*http.Response, *problem.Error) {
+func (w *Fixture) Send(ctx context.Context, e gateway.OutboundRequest, r *http.Request) (*http.Response, *problem.Error) {
 	w.step("decide " + r.URL.Scheme + "://" + r.URL.Host + r.URL.EscapedPath())
 	w.mu.Lock()
 	w.sent = append(w.sent, e)
@@ -215,7 +215,7 @@ func (w *World) Send(ctx context.Context, e gateway.OutboundRequest, r *http.Req
 }
 
 // UseSecret implements access.Secrets.
-func (w *World) UseSecret(_ context.Context, n vault.SecretName, _ vault.Destination, use func(secret.Value) error) error {
+func (w *Fixture) UseSecret(_ context.Context, n vault.SecretName, _ vault.Destination, use func(secret.Value) error) error {
 	w.step("secret " + n.Service)
 	value, ok := w.Secrets[n]
 	if !ok {
@@ -231,7 +231,7 @@ func (w *World) UseSecret(_ context.Context, n vault.SecretName, _ vault.Destina
 }
 
 // Secret stores one of the agent's tenant.
-func (w *World) Secret(service, value string) {
+func (w *Fixture) Secret(service, value string) {
 	w.Secrets[vault.SecretName{Tenant: w.Caller.Tenant, Service: service}] = value
 }
 

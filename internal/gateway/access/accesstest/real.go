@@ -22,10 +22,10 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-// Real is a world whose gateway is the real one, on a listener of loopback, with the agent's jail at 127.0.0.1. Names
+// Real is a fixture whose gateway is the real one, on a listener of loopback, with the agent's jail at 127.0.0.1. Names
 // lead to servers of the test by the address of a rule.
 type Real struct {
-	*World
+	*Fixture
 	Gateway *gateway.Gateway
 	URL     string
 	// Certificates are trusted.
@@ -41,7 +41,7 @@ type Real struct {
 // NewReal starts the gateway.
 func NewReal(t testing.TB) *Real {
 	t.Helper()
-	r := &Real{World: New(t), Certificates: x509.NewCertPool()}
+	r := &Real{Fixture: New(t), Certificates: x509.NewCertPool()}
 	g, err := gateway.New(gateway.Config{
 		Records: r, Roots: r.Certificates, Limits: gateway.DefaultLimits(), Logger: slog.New(slog.DiscardHandler), Resolver: nobody{},
 		Networks: func() *netguard.Networks { return netguard.NewNetworks(nil, nil) },
@@ -85,7 +85,7 @@ func (r *Real) handler() http.Handler {
 
 // Options are those of a surface with the real gateway.
 func (r *Real) Options() access.Options {
-	o := r.World.Options()
+	o := r.Fixture.Options()
 	o.Gateway = r.Gateway
 	return o
 }

@@ -41,7 +41,7 @@ func BenchmarkStdio(b *testing.B) {
 			_ = cmd.Wait() // its stdin is at its end
 		})
 		b.Run(name+"/pod", func(b *testing.B) {
-			w := newWorld(b, time.Minute)
+			w := newFixture(b, time.Minute)
 			_, p := w.prepared()
 			in, out := w.plain(p, shell("exec cat", true))
 			run(b, in, out)

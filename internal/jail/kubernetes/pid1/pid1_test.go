@@ -65,7 +65,7 @@ func TestAPodSaysHowItIsConfined(t *testing.T) {
 			if own, err := os.Readlink("/proc/self/ns/cgroup"); c.SharedGroups && (err != nil || own != "cgroup:[4026531835]") {
 				t.Skip("SKIPPED: these tests run in control groups that are not the machine's first")
 			}
-			w := newWorld(t, time.Minute)
+			w := newFixture(t, time.Minute)
 			if !c.HostNetwork {
 				c.Argv = w.argv("127.0.0.1:1")
 			}
@@ -103,7 +103,7 @@ func TestAPodSaysHowItIsConfined(t *testing.T) {
 }
 
 func TestProbesSayWhatAPodReaches(t *testing.T) {
-	w := newWorld(t, time.Minute)
+	w := newFixture(t, time.Minute)
 	beside, err := net.Listen("tcp", "127.0.0.1:0") // of the host, where the pod is not
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +161,7 @@ func TestAProgramHasItsStdioAndThePodEndsAsItDoes(t *testing.T) {
 		{jail.WirePipe34, `read line <&3; echo "got $line" >&4; echo "to stderr"; exit 7`},
 	} {
 		t.Run(string(c.wire), func(t *testing.T) {
-			w := newWorld(t, time.Minute)
+			w := newFixture(t, time.Minute)
 			s, p := w.prepared()
 			run := shell(c.script, true)
 			run.Program.Wire = c.wire
@@ -184,7 +184,7 @@ func TestAProgramHasItsStdioAndThePodEndsAsItDoes(t *testing.T) {
 }
 
 func TestAProgramHasItsEnvironmentAndItsFiles(t *testing.T) {
-	w := newWorld(t, time.Minute)
+	w := newFixture(t, time.Minute)
 	_, p := w.prepared()
 	run := shell(`echo "$A,$HOME,$IMAGE,$KUBERNETES_SERVICE_HOST,$LANG,$(pwd)"; cat .config/x; ulimit -n; ulimit -c 0; grep -c "core file size *1 *1 " /proc/self/limits; id -u; ls -l .config/x | cut -c1-10; test -e /proc/self/fd/5 || echo no more descriptors`, false)
 	run.Program.Env = map[string]string{"A": "it's"}
@@ -226,7 +226,7 @@ func TestAProgramHasItsEnvironmentAndItsFiles(t *testing.T) {
 }
 
 func TestWhatAProgramLeavesEndsWithIt(t *testing.T) {
-	w := newWorld(t, time.Minute)
+	w := newFixture(t, time.Minute)
 	_, p := w.prepared()
 	main := w.mustRun(p, shell(`exec sleep 1000`, true))
 	one := w.mustRun(p, shell(`for n in 1 2 3; do (setsid sh -c 'sleep 999 & exec sleep 999' &) ; done; sleep 0.2; echo begun; exec sleep 999`, false))
@@ -258,7 +258,7 @@ func TestWhatAProgramLeavesEndsWithIt(t *testing.T) {
 }
 
 func TestZombiesAreCollected(t *testing.T) {
-	w := newWorld(t, time.Minute)
+	w := newFixture(t, time.Minute)
 	_, p := w.prepared()
 	w.mustRun(p, shell(`for n in $(seq 200); do (sleep 0.01 &) ; done; exec sleep 1000`, true))
 	testenv.Eventually(t, 20*time.Second, func() bool {
@@ -268,7 +268,7 @@ func TestZombiesAreCollected(t *testing.T) {
 
 // Programs of the pod are of the same user as its first process.
 func TestProgramsCannotHarmTheFirstProcess(t *testing.T) {
-	w := newWorld(t, time.Minute)
+	w := newFixture(t, time.Minute)
 	s, p := w.prepared()
 	w.mustRun(p, shell(`exec sleep 1000`, true))
 	for script, want := range map[string]string{
@@ -298,7 +298,7 @@ func TestProgramsCannotHarmTheFirstProcess(t *testing.T) {
 }
 
 func TestAPodIsReadyWhenItIsToldSo(t *testing.T) {
-	w := newWorld(t, time.Minute)
+	w := newFixture(t, time.Minute)
 	s, p := w.pod()
 	ready := func() string { return w.says(p, `/srv/shim ready`) }
 	if err := p.Ready(t.Context()); code(err) != problem.Conflict {
@@ -326,7 +326,7 @@ func TestAPodIsReadyWhenItIsToldSo(t *testing.T) {
 }
 
 func TestAPodThatKubernetesEndsLetsItsProgramEnd(t *testing.T) {
-	w := newWorld(t, time.Minute)
+	w := newFixture(t, time.Minute)
 	s, p := w.prepared()
 	one, ours, err := w.launch(p, shell(`trap 'echo goodbye; exit 3' TERM; echo begun; while :; do sleep 0.05; done`, true))
 	if err != nil {
@@ -352,7 +352,7 @@ func TestAPodThatKubernetesEndsLetsItsProgramEnd(t *testing.T) {
 }
 
 func TestPortsOfThePodAreReached(t *testing.T) {
-	w := newWorld(t, time.Minute)
+	w := newFixture(t, time.Minute)
 	var listener net.Listener
 	s := w.start(container{Argv: w.argv("127.0.0.1:1")}, func(first jail.Process) {
 		inside := inNetworkOf(t, first)
@@ -395,7 +395,7 @@ func TestPortsOfThePodAreReached(t *testing.T) {
 
 // The connection is cut again and again while a program copies its stdin to its stdout.
 func TestNoByteOfAProgramIsLostOrDoubledWhenConnectionsBreak(t *testing.T) {
-	w := newWorld(t, time.Minute)
+	w := newFixture(t, time.Minute)
 	s, p := w.prepared()
 	one := w.mustRun(p, shell(`exec cat`, true))
 	const size = 24 << 20
@@ -433,7 +433,7 @@ func TestNoByteOfAProgramIsLostOrDoubledWhenConnectionsBreak(t *testing.T) {
 }
 
 func TestAPodEndsWhenItsConnectionIsLostForTooLong(t *testing.T) {
-	w := newWorld(t, 2*time.Second)
+	w := newFixture(t, 2*time.Second)
 	s, p := w.prepared()
 	one := w.mustRun(p, shell(`exec sleep 1000`, true))
 	w.relay.Lead("")
@@ -456,7 +456,7 @@ func TestAPodEndsWhenItsConnectionIsLostForTooLong(t *testing.T) {
 
 // A pod in which nothing has begun is as good as a new one: it outlives the control plane.
 func TestAPodInWhichNothingHasBegunWaitsForTheNextControlPlane(t *testing.T) {
-	w := newWorld(t, time.Second)
+	w := newFixture(t, time.Second)
 	s, p := w.prepared()
 	p.Forget()
 	next := w.connected(s)
@@ -480,7 +480,7 @@ func TestAPodInWhichNothingHasBegunWaitsForTheNextControlPlane(t *testing.T) {
 }
 
 func TestAPodRefusesWhoIsNotItsControlPlane(t *testing.T) {
-	w := newWorld(t, time.Minute)
+	w := newFixture(t, time.Minute)
 	w.pin = base64.StdEncoding.EncodeToString(make([]byte, 32))
 	s := w.start(container{HostNetwork: true}, nil)
 	testenv.Eventually(t, 20*time.Second, func() bool {
@@ -494,7 +494,7 @@ func TestAPodRefusesWhoIsNotItsControlPlane(t *testing.T) {
 }
 
 func TestWhatIsNotTheFirstProcessOfAPodDoesNothing(t *testing.T) {
-	w := newWorld(t, time.Minute)
+	w := newFixture(t, time.Minute)
 	s := w.start(container{HostNetwork: true, Argv: append([]string{"/bin/sh", "-c", `"$@"; exit $?`, "sh"}, w.argv(w.relay.Addr())...)}, nil)
 	if status := s.status(t); status != 64 || !strings.Contains(s.log.String(), "is not the first process of its pod") {
 		t.Errorf("it ended with %d\n%s", status, s.log)
@@ -507,7 +507,7 @@ func TestWhatIsNotTheFirstProcessOfAPodDoesNothing(t *testing.T) {
 }
 
 func TestAPodHasOneProgramOfItsOwn(t *testing.T) {
-	w := newWorld(t, time.Minute)
+	w := newFixture(t, time.Minute)
 	_, p := w.prepared()
 	w.mustRun(p, shell(`exec sleep 1000`, true))
 	if _, err := w.run(p, shell(`true`, true)); code(err) != problem.Conflict {

@@ -29,8 +29,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is a server, and pods that are anything but the real ones.
-type world struct {
+// fixture is a server, and pods that are anything but the real ones.
+type fixture struct {
 	t       *testing.T
 	server  *Server
 	address string
@@ -38,7 +38,7 @@ type world struct {
 	pin     string
 }
 
-func newWorld(t *testing.T, window time.Duration) *world {
+func newFixture(t *testing.T, window time.Duration) *fixture {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -48,7 +48,7 @@ func newWorld(t *testing.T, window time.Duration) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, arrived: make(chan *Pod, 64), pin: pin}
+	w := &fixture{t: t, arrived: make(chan *Pod, 64), pin: pin}
 	w.server = NewServer(Options{
 		TLS: side,
 		Who: func(_ context.Context, token string, _ netip.Addr) (string, any, error) {
@@ -93,7 +93,7 @@ func (s *scarce) Accept() (conn net.Conn, err error) {
 }
 
 // dial connects from an address, without a word.
-func (w *world) dial(from string) *tls.Conn {
+func (w *fixture) dial(from string) *tls.Conn {
 	w.t.Helper()
 	d := tls.Dialer{NetDialer: &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}, Config: ClientTLS(w.pin)}
 	conn, err := d.DialContext(w.t.Context(), "tcp", w.address)
@@ -105,7 +105,7 @@ func (w *world) dial(from string) *tls.Conn {
 }
 
 // hello says something, and returns the answer.
-func (w *world) hello(conn net.Conn, h Hello) Welcome {
+func (w *fixture) hello(conn net.Conn, h Hello) Welcome {
 	w.t.Helper()
 	if h.Version == 0 {
 		h.Version = Version
@@ -126,7 +126,7 @@ type fake struct {
 	link    string
 }
 
-func (w *world) fake(name string) *fake {
+func (w *fixture) fake(name string) *fake {
 	w.t.Helper()
 	conn := w.dial("127.0.0.1")
 	f := &fake{stream: link.New(time.Minute), conn: conn}
@@ -152,7 +152,7 @@ func (w *world) fake(name string) *fake {
 }
 
 // speak has it speak yamux.
-func (w *world) speak(f *fake) *fake {
+func (w *fixture) speak(f *fake) *fake {
 	w.t.Helper()
 	session, err := yamux.Server(f.stream, Session(256), nil)
 	if err != nil {
@@ -164,7 +164,7 @@ func (w *world) speak(f *fake) *fake {
 }
 
 // replies answers every request with some bytes.
-func (w *world) replies(f *fake, answer func(st *yamux.Stream, r Request)) {
+func (w *fixture) replies(f *fake, answer func(st *yamux.Stream, r Request)) {
 	go func() {
 		for {
 			st, err := f.session.AcceptStream()
@@ -181,7 +181,7 @@ func (w *world) replies(f *fake, answer func(st *yamux.Stream, r Request)) {
 	}()
 }
 
-func (w *world) lost(p *Pod) {
+func (w *fixture) lost(p *Pod) {
 	w.t.Helper()
 	select {
 	case <-p.Done():
@@ -199,7 +199,7 @@ func code(err error) string {
 }
 
 func TestAPodIsLetInByItsToken(t *testing.T) {
-	w := newWorld(t, time.Minute)
+	w := newFixture(t, time.Minute)
 	one, two, apart := w.fake("one"), w.fake("two"), w.fake("apart")
 	for name, c := range map[string]struct {
 		from  string
@@ -234,7 +234,7 @@ func TestAPodIsLetInByItsToken(t *testing.T) {
 
 // Who has the token of a pod, as its programs do, cannot take its place.
 func TestAPodThatRunsSomethingIsNotReplaced(t *testing.T) {
-	w := newWorld(t, time.Minute)
+	w := newFixture(t, time.Minute)
 	f := w.speak(w.fake("one"))
 	w.replies(f, func(st *yamux.Stream, r Request) {
 		if r.Do == DoRun {
@@ -273,7 +273,7 @@ func TestAPodThatRunsSomethingIsNotReplaced(t *testing.T) {
 }
 
 func TestAHostilePodLosesItselfAlone(t *testing.T) {
-	w := newWorld(t, time.Minute)
+	w := newFixture(t, time.Minute)
 	good := w.speak(w.fake("good"))
 	w.replies(good, func(st *yamux.Stream, _ Request) { _ = WriteMessage(st, Reply{Usage: &jail.Usage{Tasks: 3}}) })
 	message := func(n uint32, body string) []byte { return append(binary.BigEndian.AppendUint32(nil, n), body...) }
@@ -283,17 +283,17 @@ func TestAHostilePodLosesItselfAlone(t *testing.T) {
 		_, err := p.Usage(ctx)
 		return err
 	}
-	answers := func(body []byte) func(*world, *fake) {
-		return func(w *world, f *fake) {
+	answers := func(body []byte) func(*fixture, *fake) {
+		return func(w *fixture, f *fake) {
 			w.replies(w.speak(f), func(st *yamux.Stream, _ Request) { _, _ = st.Write(body) })
 		}
 	}
 	for name, c := range map[string]struct {
-		does func(*world, *fake)
+		does func(*fixture, *fake)
 		lost bool
 	}{
-		"no yamux": {func(_ *world, f *fake) { _, _ = f.stream.Write(bytes.Repeat([]byte("hello"), 100)) }, true},
-		"a window that it has not": {func(w *world, f *fake) {
+		"no yamux": {func(_ *fixture, f *fake) { _, _ = f.stream.Write(bytes.Repeat([]byte("hello"), 100)) }, true},
+		"a window that it has not": {func(w *fixture, f *fake) {
 			w.speak(f)
 			go func() { // past the library, which would keep to the window
 				st, err := f.session.AcceptStream()
@@ -304,7 +304,7 @@ func TestAHostilePodLosesItselfAlone(t *testing.T) {
 				_, _ = f.stream.Write(append(frame, make([]byte, 1<<20)...))
 			}()
 		}, true},
-		"streams of its own": {func(w *world, f *fake) {
+		"streams of its own": {func(w *fixture, f *fake) {
 			w.speak(f)
 			for range 1000 {
 				if st, err := f.session.OpenStream(t.Context()); err == nil {
@@ -312,10 +312,10 @@ func TestAHostilePodLosesItselfAlone(t *testing.T) {
 				}
 			}
 		}, false},
-		"pings": {func(_ *world, f *fake) {
+		"pings": {func(_ *fixture, f *fake) {
 			_, _ = f.stream.Write(bytes.Repeat([]byte{0, 2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7}, 200_000))
 		}, false},
-		"no answer":            {func(w *world, f *fake) { w.replies(w.speak(f), func(*yamux.Stream, Request) {}) }, false},
+		"no answer":            {func(w *fixture, f *fake) { w.replies(w.speak(f), func(*yamux.Stream, Request) {}) }, false},
 		"an answer of 4 GiB":   {answers(message(1<<32-1, "")), false},
 		"half an answer":       {answers(message(10, "{")), false},
 		"no JSON":              {answers(message(5, "hello")), false},
@@ -349,7 +349,7 @@ func TestAHostilePodLosesItselfAlone(t *testing.T) {
 }
 
 func TestWhoSaysNothingTakesNoPlaceOfOthers(t *testing.T) {
-	w := newWorld(t, time.Minute)
+	w := newFixture(t, time.Minute)
 	var silent []net.Conn
 	for range maxHellosOf {
 		silent = append(silent, w.dial("127.0.0.2"))

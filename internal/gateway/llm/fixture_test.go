@@ -34,8 +34,8 @@ const patience = 5 * time.Second
 // headerRefusal has the code of a refusal.
 const headerRefusal = gateway.HeaderRefusal
 
-// world is a handler with a provider behind it and an agent in front of it.
-type world struct {
+// fixture is a handler with a provider behind it and an agent in front of it.
+type fixture struct {
 	*Handler
 	t        testing.TB
 	upstream *httptest.Server
@@ -137,7 +137,7 @@ func (b *fakeBook) count() int {
 
 // fakeView has the providers that are the agent's or everybody's.
 type fakeView struct {
-	w     *world
+	w     *fixture
 	agent string
 }
 
@@ -164,7 +164,7 @@ func (v fakeView) Provider(wire egress.Wire, model string) (egress.Provider, *po
 }
 
 // fakeGateway sends to the upstream without any of the gateway's checks.
-type fakeGateway struct{ w *world }
+type fakeGateway struct{ w *fixture }
 
 func (g fakeGateway) Take(gateway.Caller, gateway.Surface) *problem.Error {
 	g.w.mu.Lock()
@@ -196,7 +196,7 @@ func (g fakeGateway) Send(ctx context.Context, e gateway.OutboundRequest, r *htt
 }
 
 // UseSecret has the agent's own secret, or the tenant's.
-func (w *world) UseSecret(_ context.Context, n vault.SecretName, _ vault.Destination, use func(secret.Value) error) error {
+func (w *fixture) UseSecret(_ context.Context, n vault.SecretName, _ vault.Destination, use func(secret.Value) error) error {
 	w.mu.Lock()
 	text, ok := w.secrets[n]
 	if !ok {
@@ -211,10 +211,10 @@ func (w *world) UseSecret(_ context.Context, n vault.SecretName, _ vault.Destina
 	return use(v)
 }
 
-// newWorld makes a world with a provider per wire, whose upstream answers with answer.
-func newWorld(t testing.TB, answer http.HandlerFunc) *world {
+// newFixture makes a fixture with a provider per wire, whose upstream answers with answer.
+func newFixture(t testing.TB, answer http.HandlerFunc) *fixture {
 	t.Helper()
-	w := &world{
+	w := &fixture{
 		t: t, log: &lockedBuffer{}, book: &fakeBook{}, answer: answer,
 		caller:  gateway.Caller{Jail: "bot-jail", Tenant: "default", Agent: "agent-1", Actor: "agent:agent-1"},
 		secrets: map[vault.SecretName]string{},
@@ -251,7 +251,7 @@ func newWorld(t testing.TB, answer http.HandlerFunc) *world {
 	return w
 }
 
-func (w *world) clock() time.Time {
+func (w *fixture) clock() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.now.IsZero() {
@@ -260,7 +260,7 @@ func (w *world) clock() time.Time {
 	return w.now
 }
 
-func (w *world) serveUpstream(rw http.ResponseWriter, r *http.Request) {
+func (w *fixture) serveUpstream(rw http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return
@@ -273,7 +273,7 @@ func (w *world) serveUpstream(rw http.ResponseWriter, r *http.Request) {
 	answer(rw, r)
 }
 
-func (w *world) provider(wire egress.Wire, change func(*egress.Provider)) {
+func (w *fixture) provider(wire egress.Wire, change func(*egress.Provider)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i := range w.providers {
@@ -284,14 +284,14 @@ func (w *world) provider(wire egress.Wire, change func(*egress.Provider)) {
 }
 
 // reached is how many requests came to the provider.
-func (w *world) reached() int {
+func (w *fixture) reached() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.requests)
 }
 
 // last is the last request that the provider got, and its body.
-func (w *world) last() (*http.Request, string) {
+func (w *fixture) last() (*http.Request, string) {
 	w.t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -309,7 +309,7 @@ type reply struct {
 	err    error // of reading the body
 }
 
-func (w *world) request(method, path, body string, headers ...string) *http.Request {
+func (w *fixture) request(method, path, body string, headers ...string) *http.Request {
 	w.t.Helper()
 	r, err := http.NewRequestWithContext(w.t.Context(), method, w.front.URL+path, strings.NewReader(body))
 	if err != nil {
@@ -324,7 +324,7 @@ func (w *world) request(method, path, body string, headers ...string) *http.Requ
 	return r
 }
 
-func (w *world) do(method, path, body string, headers ...string) reply {
+func (w *fixture) do(method, path, body string, headers ...string) reply {
 	w.t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 2 * patience}
 	resp, err := client.Do(w.request(method, path, body, headers...))
@@ -336,7 +336,7 @@ func (w *world) do(method, path, body string, headers ...string) reply {
 	return reply{resp.StatusCode, resp.Header, string(all), err}
 }
 
-func (w *world) post(path, body string, headers ...string) reply {
+func (w *fixture) post(path, body string, headers ...string) reply {
 	w.t.Helper()
 	return w.do(http.MethodPost, path, body, headers...)
 }

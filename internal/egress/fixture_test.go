@@ -113,7 +113,7 @@ func (r *records) Begin(ctx context.Context, i audit.Intent) (audit.Pending, err
 	return r.Log.Begin(ctx, i)
 }
 
-type world struct {
+type fixture struct {
 	*Book
 	t        testing.TB
 	ctx      context.Context
@@ -132,9 +132,9 @@ type world struct {
 	spy      identity.Principal // an agent of beta
 }
 
-func newWorld(t testing.TB, change ...func(*Options)) *world {
+func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 	t.Helper()
-	w := &world{t: t, ctx: t.Context(), clock: &clock{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}}
+	w := &fixture{t: t, ctx: t.Context(), clock: &clock{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}}
 	dir := t.TempDir()
 	own := func(name string) string { return filepath.Join(dir, name) }
 	w.must(os.MkdirAll(own("db"), 0o700))
@@ -187,7 +187,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 }
 
 // another is one more process.
-func (w *world) another(change ...func(*Options)) *Book {
+func (w *fixture) another(change ...func(*Options)) *Book {
 	w.t.Helper()
 	o := w.options
 	for _, f := range change {
@@ -199,7 +199,7 @@ func (w *world) another(change ...func(*Options)) *Book {
 	return b
 }
 
-func (w *world) must(err error) {
+func (w *fixture) must(err error) {
 	w.t.Helper()
 	if err != nil {
 		w.t.Fatal(err)
@@ -223,11 +223,11 @@ func get(host, path string) policy.Request {
 	return policy.Request{Scheme: policy.HTTPS, Host: hostport.MustParseHost(host), Port: 443, Method: "GET", Path: path}
 }
 
-func (w *world) passes(b *Book, who Who, host string) bool {
+func (w *fixture) passes(b *Book, who Who, host string) bool {
 	return b.View(who).Proxy().Decide(ask(host, 443)).Allowed
 }
 
-func (w *world) want(who Who, host string, allowed bool) {
+func (w *fixture) want(who Who, host string, allowed bool) {
 	w.t.Helper()
 	if d := w.View(who).Proxy().Decide(ask(host, 443)); d.Allowed != allowed {
 		w.t.Errorf("%s: allowed %t, want %t: %s", host, d.Allowed, allowed, d.Reason)
@@ -243,7 +243,7 @@ func (r Rule) of(tenant, agent string) Rule {
 	return r
 }
 
-func (w *world) add(r Rule) Rule {
+func (w *fixture) add(r Rule) Rule {
 	w.t.Helper()
 	out, err := w.AddRule(w.ctx, w.admin, r)
 	w.must(err)
@@ -258,7 +258,7 @@ func provider(name string, wire Wire, models ...string) Provider {
 	return Provider{Name: name, Upstream: Upstream{BaseURL: "https://" + name + ".example.com/v1"}, Wire: wire, Models: models}
 }
 
-func (w *world) wantCode(what string, err error, code string) {
+func (w *fixture) wantCode(what string, err error, code string) {
 	w.t.Helper()
 	if got := problem.CodeOf(err); got != code {
 		w.t.Errorf("%s: code %q, want %q: %v", what, got, code, err)
@@ -266,7 +266,7 @@ func (w *world) wantCode(what string, err error, code string) {
 }
 
 // trail are the audit rows of an action, as text.
-func (w *world) trail(action string) (out []string) {
+func (w *fixture) trail(action string) (out []string) {
 	w.t.Helper()
 	rows, err := w.db.ListAudit(w.ctx, store.AuditFilter{Action: action, Limit: 1000})
 	w.must(err)

@@ -76,9 +76,9 @@ func (n *names) questions() []string {
 	return append([]string(nil), n.asked...)
 }
 
-// world is a gateway with everything around it under the test's control. What
+// fixture is a gateway with everything around it under the test's control. What
 // it dials goes to the listener that stands for that address.
-type world struct {
+type fixture struct {
 	t       *testing.T
 	g       *Gateway
 	addr    string
@@ -95,8 +95,8 @@ type world struct {
 	routes   map[netip.AddrPort]string
 }
 
-// book is the world's audit log.
-type book world
+// book is the fixture's audit log.
+type book fixture
 
 // Begin implements Records.
 func (b *book) Begin(_ context.Context, d Decision) (Record, error) {
@@ -165,15 +165,15 @@ func private(host, address string, ports ...uint16) policy.Policy {
 		Address: netip.MustParseAddr(address)})
 }
 
-func newWorld(t *testing.T, options ...option) *world {
+func newFixture(t *testing.T, options ...option) *fixture {
 	t.Helper()
 	ln := listenOn(t, "127.0.0.1:0")
-	return newWorldOn(t, ln, options...)
+	return newFixtureOn(t, ln, options...)
 }
 
-func newWorldOn(t *testing.T, ln net.Listener, options ...option) *world {
+func newFixtureOn(t *testing.T, ln net.Listener, options ...option) *fixture {
 	t.Helper()
-	w := &world{t: t, names: &names{answers: map[string][][]string{}}, routes: map[netip.AddrPort]string{}, logs: &lockedBuffer{}, addr: ln.Addr().String(), served: make(chan error, 1)}
+	w := &fixture{t: t, names: &names{answers: map[string][][]string{}}, routes: map[netip.AddrPort]string{}, logs: &lockedBuffer{}, addr: ln.Addr().String(), served: make(chan error, 1)}
 	c := Config{
 		Resolver: w.names,
 		Logger:   slog.New(slog.NewJSONHandler(w.logs, nil)),
@@ -243,7 +243,7 @@ func needLoopbacks(t testing.TB) {
 }
 
 // admit lets an address in.
-func (w *world) admit(addr string, p policy.Policy) {
+func (w *fixture) admit(addr string, p policy.Policy) {
 	w.t.Helper()
 	needLoopbacks(w.t)
 	if err := w.g.Admit(netip.MustParseAddr(addr), Caller{Jail: "b" + addr, Session: "s" + addr, Policy: p}); err != nil {
@@ -252,7 +252,7 @@ func (w *world) admit(addr string, p policy.Policy) {
 }
 
 // public gives a name a public address and has connections to it end at target.
-func (w *world) public(name, address string, target net.Addr) {
+func (w *fixture) public(name, address string, target net.Addr) {
 	w.names.mu.Lock()
 	w.names.answers[name] = [][]string{{address}}
 	w.names.mu.Unlock()
@@ -263,20 +263,20 @@ func (w *world) public(name, address string, target net.Addr) {
 	}
 }
 
-func (w *world) happened() []string {
+func (w *fixture) happened() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append([]string(nil), w.events...)
 }
 
-func (w *world) recorded() []Decision {
+func (w *fixture) recorded() []Decision {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append([]Decision(nil), w.records...)
 }
 
 // ended are the outcomes that are written.
-func (w *world) ended() (all []Outcome) {
+func (w *fixture) ended() (all []Outcome) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, o := range w.outcomes {
@@ -288,7 +288,7 @@ func (w *world) ended() (all []Outcome) {
 }
 
 // dial opens a raw connection to the gateway from a jail's address.
-func (w *world) dial(from string) *net.TCPConn {
+func (w *fixture) dial(from string) *net.TCPConn {
 	w.t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: patience}
 	c, err := d.Dial("tcp", w.addr)
@@ -303,7 +303,7 @@ func (w *world) dial(from string) *net.TCPConn {
 }
 
 // client is an HTTP client in a jail, set up to use the gateway as its proxy.
-func (w *world) client(from string) *http.Client {
+func (w *fixture) client(from string) *http.Client {
 	proxy := &url.URL{Scheme: "http", Host: w.addr}
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 	tr := &http.Transport{Proxy: http.ProxyURL(proxy), DialContext: d.DialContext, DisableCompression: true}
@@ -312,7 +312,7 @@ func (w *world) client(from string) *http.Client {
 }
 
 // raw sends bytes from a jail and reads one response.
-func (w *world) raw(from, request string) (*http.Response, string) {
+func (w *fixture) raw(from, request string) (*http.Response, string) {
 	w.t.Helper()
 	c := w.dial(from)
 	if _, err := io.WriteString(c, request); err != nil {

@@ -57,9 +57,9 @@ const (
 	limit       = 60 * time.Second
 )
 
-// world is a control plane without jails: the sessions, the gateway, its model endpoints, the book of rules, the vault and
+// fixture is a control plane without jails: the sessions, the gateway, its model endpoints, the book of rules, the vault and
 // the audit log are real, and so is Chromium, which runs beside the test.
-type world struct {
+type fixture struct {
 	*Service
 	t        testing.TB
 	identity *identity.Service
@@ -317,8 +317,8 @@ func (w way) LastActivity(addr netip.Addr) time.Time {
 // siteNames are those of the servers outside; the last is nobody's to reach.
 func siteNames() []string { return []string{"shop.example.com", "www.example.org", "evil.example.net"} }
 
-// newWorld makes it. open are the sites that agents' browsers may reach; nil is all of them.
-func newWorld(t *testing.T) *world {
+// newFixture makes it. open are the sites that agents' browsers may reach; nil is all of them.
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	ctx := t.Context()
 	must := func(err error) {
@@ -334,7 +334,7 @@ func newWorld(t *testing.T) *world {
 			}
 		})
 	}
-	w := &world{t: t, written: new(testenv.Buffer), site: &sites{ServeMux: http.NewServeMux()}, models: &models{act: says(`{"do":"done","answer":"nothing"}`)}, left: MaxTimeout}
+	w := &fixture{t: t, written: new(testenv.Buffer), site: &sites{ServeMux: http.NewServeMux()}, models: &models{act: says(`{"do":"done","answer":"nothing"}`)}, left: MaxTimeout}
 	log := slog.New(slog.NewTextHandler(w.written, nil))
 	w.site.server = httptest.NewServer(w.site)
 	t.Cleanup(w.site.server.Close)
@@ -451,7 +451,7 @@ func (m *models) port() string {
 }
 
 // run does a task, and returns its steps as well.
-func (w *world) run(ctx context.Context, by identity.Principal, r Request) (Result, []Step, error) {
+func (w *fixture) run(ctx context.Context, by identity.Principal, r Request) (Result, []Step, error) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -461,7 +461,7 @@ func (w *world) run(ctx context.Context, by identity.Principal, r Request) (Resu
 }
 
 // open are the sessions that are open.
-func (w *world) open() int {
+func (w *fixture) open() int {
 	w.t.Helper()
 	all, err := w.sessions.List(context.Background(), w.admin, "", false)
 	if err != nil {
@@ -471,7 +471,7 @@ func (w *world) open() int {
 }
 
 // rows are the records of an action.
-func (w *world) rows(action string) []audit.Row {
+func (w *fixture) rows(action string) []audit.Row {
 	w.t.Helper()
 	rows, err := w.log.List(context.Background(), audit.Filter{ActionPrefix: action, Limit: 1000})
 	if err != nil {

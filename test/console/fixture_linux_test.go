@@ -46,7 +46,7 @@ const (
 // For other tests of the console: newFurnished makes one, link is a link that signs in with a key, and operators are the keys
 // of the roles.
 type furnished struct {
-	*testkit.Estate
+	*testkit.Deployment
 	site *httptest.Server
 	// keys are those of an operator of each role, of the tenant default.
 	keys map[string]string
@@ -59,7 +59,7 @@ func newFurnished(t *testing.T, more string) *furnished {
 	t.Helper()
 	f := &furnished{site: furnishedSite(t), keys: map[string]string{}}
 	port := f.site.Listener.Addr().(*net.TCPAddr).Port
-	f.Estate = testkit.NewEstate(t, fmt.Sprintf("gateway:\n  private_destinations:\n    - {host: %s, address: 127.0.0.1, ports: [%d]}\n%s", furnishedHost, port, more))
+	f.Deployment = testkit.NewEstate(t, fmt.Sprintf("gateway:\n  private_destinations:\n    - {host: %s, address: 127.0.0.1, ports: [%d]}\n%s", furnishedHost, port, more))
 	f.people()
 	f.ways(port)
 	f.accounts()

@@ -33,8 +33,8 @@ func TestMain(m *testing.M) {
 
 var epoch = time.Date(2027, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// world is a database with two tenants, an agent, and a place for a key file.
-type world struct {
+// fixture is a database with two tenants, an agent, and a place for a key file.
+type fixture struct {
 	t       testing.TB
 	db      *sqlite.DB
 	dir     string // of the database
@@ -43,9 +43,9 @@ type world struct {
 	agent   string // of tenant default
 }
 
-func newWorld(t testing.TB) *world {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir(), keyFile: filepath.Join(t.TempDir(), "keys", "vault.key"), now: epoch, agent: "agent1"}
+	w := &fixture{t: t, dir: t.TempDir(), keyFile: filepath.Join(t.TempDir(), "keys", "vault.key"), now: epoch, agent: "agent1"}
 	db, err := sqlite.Open(t.Context(), w.dir)
 	if err != nil {
 		t.Fatal(err)
@@ -65,12 +65,12 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-func (w *world) options() Options {
+func (w *fixture) options() Options {
 	return Options{KeyFile: w.keyFile, Store: w.db, Now: func() time.Time { return w.now }}
 }
 
 // open is what a process does when it starts.
-func (w *world) open() *Vault {
+func (w *fixture) open() *Vault {
 	w.t.Helper()
 	v, err := Open(w.t.Context(), w.options())
 	if err != nil {
@@ -80,7 +80,7 @@ func (w *world) open() *Vault {
 }
 
 // sealed are all entries as they are stored.
-func (w *world) sealed() iter.Seq2[place, []byte] {
+func (w *fixture) sealed() iter.Seq2[place, []byte] {
 	w.t.Helper()
 	sets, err := w.db.ListCookieSets(w.t.Context(), "")
 	if err != nil {
@@ -111,7 +111,7 @@ func cookie(name, value, domain string) cookies.Cookie {
 	}
 }
 
-func (w *world) put(v *Vault, tenant, domain string, values ...string) CookieSet {
+func (w *fixture) put(v *Vault, tenant, domain string, values ...string) CookieSet {
 	w.t.Helper()
 	n := NewCookies{Tenant: tenant, Domain: domain}
 	for i, value := range values {
@@ -135,14 +135,14 @@ func values(v *Vault, tenant, domain string) (out []string, err error) {
 	return out, err
 }
 
-func (w *world) wantCookies(v *Vault, tenant, domain string, want ...string) {
+func (w *fixture) wantCookies(v *Vault, tenant, domain string, want ...string) {
 	w.t.Helper()
 	if got, err := values(v, tenant, domain); err != nil || !slices.Equal(got, want) {
 		w.t.Errorf("the cookies of %s, %s are %q, %v; want %q", tenant, domain, got, err, want)
 	}
 }
 
-func (w *world) putSecret(v *Vault, n SecretName, value string) {
+func (w *fixture) putSecret(v *Vault, n SecretName, value string) {
 	w.t.Helper()
 	if err := v.PutSecret(w.t.Context(), n, secret.New([]byte(value)), home); err != nil {
 		w.t.Fatal(err)
@@ -160,7 +160,7 @@ func secretOf(v *Vault, n SecretName) (out string, err error) {
 	return out, err
 }
 
-func (w *world) wantSecret(v *Vault, n SecretName, want string) {
+func (w *fixture) wantSecret(v *Vault, n SecretName, want string) {
 	w.t.Helper()
 	if got, err := secretOf(v, n); err != nil || got != want {
 		w.t.Errorf("the secret %v is %q, %v; want %q", n, got, err, want)
@@ -180,7 +180,7 @@ func wantProblem(t testing.TB, err error, code string) {
 }
 
 // rowsNow are all rows as they are stored, to compare before and after.
-func (w *world) rowsNow() string {
+func (w *fixture) rowsNow() string {
 	w.t.Helper()
 	sets, err := w.db.ListCookieSets(context.Background(), "")
 	if err != nil {
@@ -229,7 +229,7 @@ func filesWith(t testing.TB, folder, text string) (out []string) {
 }
 
 // keysIn are the keys of the key file, the primary one last.
-func (w *world) keysIn() []string {
+func (w *fixture) keysIn() []string {
 	w.t.Helper()
 	k, err := readKeyFile(w.keyFile)
 	if err != nil {

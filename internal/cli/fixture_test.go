@@ -42,8 +42,8 @@ import (
 // node is the name of the control plane of a test in its audit log.
 const node = "abcd"
 
-// world is a control plane with everything real but its sessions, which have no jails.
-type world struct {
+// fixture is a control plane with everything real but its sessions, which have no jails.
+type fixture struct {
 	url, key string
 	sessions *inMemory
 	agents   *keptAgents
@@ -54,7 +54,7 @@ type world struct {
 }
 
 // start starts a control plane with its data in a folder, and returns what ends it.
-func start(data string) (w *world, end func() error, err error) {
+func start(data string) (w *fixture, end func() error, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var ends []func() error
 	end = func() error {
@@ -124,7 +124,7 @@ func start(data string) (w *world, end func() error, err error) {
 		return nil, nil, err
 	}
 	ends = append(ends, func() error { signedIn.Close(); return nil })
-	w = &world{store: db, sessions: &inMemory{all: map[string]*session.Session{}, files: map[string][]byte{}, grants: grants}}
+	w = &fixture{store: db, sessions: &inMemory{all: map[string]*session.Session{}, files: map[string][]byte{}, grants: grants}}
 	accounts, err := credential.New(credential.Options{Vault: values, Grants: grants, Keyring: keyring, Identity: people,
 		Audit: log, Sessions: w.sessions, Now: time.Now})
 	if err != nil {
@@ -174,19 +174,19 @@ func wellMachine() health.Machine {
 		MemoryFree: 20 << 30, DiskTotal: 100 << 30, DiskFree: 60 << 30, Templates: []health.Template{{Name: "browser", BuiltAt: time.Now().Add(-50 * time.Hour)}}}
 }
 
-// newWorld starts a control plane for a test, and points the environment at it.
-func newWorld(t *testing.T) *world {
+// newFixture starts a control plane for a test, and points the environment at it.
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	dir := t.TempDir()
-	w := startWorld(t, dir)
+	w := startFixture(t, dir)
 	t.Setenv("CLAWJAIL_CONFIG", settings(t, dir))
 	t.Setenv("CLAWJAIL_URL", w.url)
 	t.Setenv("CLAWJAIL_KEY", w.key)
 	return w
 }
 
-// startWorld starts a control plane for a test, with its data below a folder.
-func startWorld(t *testing.T, dir string) *world {
+// startFixture starts a control plane for a test, with its data below a folder.
+func startFixture(t *testing.T, dir string) *fixture {
 	t.Helper()
 	w, end, err := start(filepath.Join(dir, "data"))
 	if err != nil {

@@ -43,9 +43,9 @@ import (
 // canary is in every value that is stored: no answer and no log may have it.
 const canary = "canary-5d8e1f"
 
-// world is an API on the real services and a database, with two tenants: acme, whose things they are, and beta, to whom
+// fixture is an API on the real services and a database, with two tenants: acme, whose things they are, and beta, to whom
 // they are nobody's business. Of the sessions there is only whose they are.
-type world struct {
+type fixture struct {
 	*API
 	t        testing.TB
 	ctx      context.Context
@@ -72,10 +72,10 @@ type world struct {
 	rule, service, provider, access string // acme's
 }
 
-func newWorld(t testing.TB, change ...func(*Options)) *world {
+func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 	t.Helper()
 	ctx := t.Context()
-	w := &world{t: t, ctx: ctx, keys: map[string]string{}, written: &strings.Builder{}}
+	w := &fixture{t: t, ctx: ctx, keys: map[string]string{}, written: &strings.Builder{}}
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -176,7 +176,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 }
 
 // seed makes what acme has, as far as an earlier request has removed it.
-func (w *world) seed() {
+func (w *fixture) seed() {
 	w.t.Helper()
 	must := func(err error) {
 		w.t.Helper()
@@ -222,7 +222,7 @@ func (w *world) seed() {
 }
 
 // decide makes what acme has decided about the way out, and what its agent asks for, as far as it is not there.
-func (w *world) decide(must func(error)) {
+func (w *fixture) decide(must func(error)) {
 	w.t.Helper()
 	of := egress.Meta{Tenant: "acme"}
 	rules, err := w.book.Rules(w.ctx, w.admin, "acme")
@@ -268,7 +268,7 @@ func someCookies() []cookies.Cookie {
 }
 
 // request is one by somebody: the name of a key, or empty for no key.
-func (w *world) request(who, method, path, body string) asked {
+func (w *fixture) request(who, method, path, body string) asked {
 	w.t.Helper()
 	d := &door{API: w.API, key: "wrong"}
 	change := anonymous
@@ -430,7 +430,7 @@ func (*ownedSessions) Held(asks quota.Holder) []quota.Amount {
 }
 
 // rows are the audit rows of an action, as the database has them.
-func (w *world) rows(action string) []audit.Row {
+func (w *fixture) rows(action string) []audit.Row {
 	w.t.Helper()
 	rows, err := w.log.List(w.ctx, audit.Filter{Action: action})
 	if err != nil {
@@ -439,8 +439,8 @@ func (w *world) rows(action string) []audit.Row {
 	return rows
 }
 
-func TestWorldHasWhatItSays(t *testing.T) {
-	w := newWorld(t)
+func TestFixtureHasWhatItSays(t *testing.T) {
+	w := newFixture(t)
 	sets, err := w.accounts.Cookies(w.ctx, w.admin, "")
 	if err != nil || len(sets) != 1 || sets[0].Tenant != "acme" || !slices.Equal(sets[0].Scopes, []string{"tools"}) || sets[0].MaxLeases != 1 {
 		t.Errorf("%+v, %v", sets, err)

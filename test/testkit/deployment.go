@@ -19,14 +19,14 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-// Estate is an instance with agents, and the folder of their file.
-type Estate struct {
+// Deployment is an instance with agents, and the folder of their file.
+type Deployment struct {
 	*Installation
 	Dir string
 }
 
 // NewEstate makes an instance whose agents may have folders below dir/workspaces. DIR in the settings becomes that dir.
-func NewEstate(t *testing.T, more string) *Estate {
+func NewEstate(t *testing.T, more string) *Deployment {
 	t.Helper()
 	testenv.Root(t)
 	templates := filepath.Dir(testenv.TemplateNamed(t, "clawbot"))
@@ -41,11 +41,11 @@ func NewEstate(t *testing.T, more string) *Estate {
 	settings := NoPool + "workspace_roots: [" + filepath.Join(dir, "workspaces") + "]\n" + strings.ReplaceAll(more, "DIR", dir)
 	b := PrepareWith(t, instance.Options{Settings: settings}, func(o *instance.Options, _ string) { o.Templates = templates })
 	b.Up()
-	return &Estate{b, dir}
+	return &Deployment{b, dir}
 }
 
 // File writes clawbots.yml and returns its path.
-func (e *Estate) File(text string) string {
+func (e *Deployment) File(text string) string {
 	e.T.Helper()
 	path := filepath.Join(e.Dir, "clawbots.yml")
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
@@ -55,7 +55,7 @@ func (e *Estate) File(text string) string {
 }
 
 // Sync makes the machine match a file, and returns the plan.
-func (e *Estate) Sync(text string, flags ...string) agents.Plan {
+func (e *Deployment) Sync(text string, flags ...string) agents.Plan {
 	e.T.Helper()
 	out, err := e.Run(e.T.Context(), append([]string{"agent", "sync", "-f", e.File(text), "--json", "--yes"}, flags...)...)
 	if err != nil {
@@ -83,7 +83,7 @@ func Verbs(p agents.Plan) string {
 }
 
 // Show is what the command says of an agent.
-func (e *Estate) Show(name string) (s op.AgentDetails) {
+func (e *Deployment) Show(name string) (s op.AgentDetails) {
 	e.T.Helper()
 	out, err := e.Run(e.T.Context(), "agent", "show", name, "--json")
 	if err != nil {
@@ -96,7 +96,7 @@ func (e *Estate) Show(name string) (s op.AgentDetails) {
 }
 
 // Running waits until an agent's jail runs, and returns it.
-func (e *Estate) Running(name string) op.AgentDetails {
+func (e *Deployment) Running(name string) op.AgentDetails {
 	e.T.Helper()
 	var s op.AgentDetails
 	testenv.Eventually(e.T, 30*time.Second, func() bool {
@@ -107,13 +107,13 @@ func (e *Estate) Running(name string) op.AgentDetails {
 }
 
 // In runs a shell command in an agent's jail.
-func (e *Estate) In(name, command string) (string, error) {
+func (e *Deployment) In(name, command string) (string, error) {
 	e.T.Helper()
 	return e.Run(e.T.Context(), "agent", "exec", name, "--", "/bin/sh", "-c", command)
 }
 
-// MustIn is [Estate.In] for a command that must succeed.
-func (e *Estate) MustIn(name, command string) string {
+// MustIn is [Deployment.In] for a command that must succeed.
+func (e *Deployment) MustIn(name, command string) string {
 	e.T.Helper()
 	out, err := e.In(name, command)
 	if err != nil {
@@ -136,7 +136,7 @@ clawbots:
 `
 
 // Names are those of all agents.
-func (e *Estate) Names() (out []string) {
+func (e *Deployment) Names() (out []string) {
 	e.T.Helper()
 	text, err := e.Run(e.T.Context(), "agent", "ls", "--json")
 	if err != nil {

@@ -27,10 +27,10 @@ import (
 	"github.com/clawjail/clawjail/internal/weblogin"
 )
 
-// accounts is a world with a real database, vault and issuer of grants. Each of their calls is a step of the world, so
+// accounts is a fixture with a real database, vault and issuer of grants. Each of their calls is a step of the fixture, so
 // that it can be seen in the log, fail and wait.
 type accounts struct {
-	*world
+	*fixture
 	s      *Service
 	db     *sqlite.DB
 	vault  *vault.Vault
@@ -53,7 +53,7 @@ var errPlanted = errors.New("planted")
 func withAccounts(t *testing.T, change func(*Options), test func(t *testing.T, a *accounts)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		a := &accounts{world: newWorld(t), logged: &testenv.Buffer{}}
+		a := &accounts{fixture: newFixture(t), logged: &testenv.Buffer{}}
 		a.openStore(t)
 		o := a.options(func(o *Options) {
 			o.Accounts = Accounts{Grants: steppedGrants{a}, Vault: steppedVault{a}, Leases: steppedLeases{a}, Node: "node"}

@@ -57,8 +57,8 @@ func (f *failing) TouchSignIn(ctx context.Context, id string, at time.Time) erro
 	return f.Store.TouchSignIn(ctx, id, at)
 }
 
-// world is a Service over a real database, with the tenants acme and rival.
-type world struct {
+// fixture is a Service over a real database, with the tenants acme and rival.
+type fixture struct {
 	*Service
 	t        testing.TB
 	identity *identity.Service
@@ -75,15 +75,15 @@ const (
 	life = 12 * time.Hour
 )
 
-// newWorld makes one. Inside a bubble of synctest the time is the bubble's. end must be called there.
-func newWorld(t testing.TB) (w *world, end func()) {
+// newFixture makes one. Inside a bubble of synctest the time is the bubble's. end must be called there.
+func newFixture(t testing.TB) (w *fixture, end func()) {
 	t.Helper()
 	dir := t.TempDir()
 	db, err := sqlite.Open(context.Background(), filepath.Join(dir, "db"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w = &world{t: t, log: new(audittest.Log), db: db, broken: &failing{Store: db}, keys: filepath.Join(dir, "admin.key")}
+	w = &fixture{t: t, log: new(audittest.Log), db: db, broken: &failing{Store: db}, keys: filepath.Join(dir, "admin.key")}
 	w.open(idle, life)
 	for _, tenant := range []string{"acme", "rival"} {
 		if _, err := w.identity.CreateTenant(context.Background(), w.admin, tenant, identity.Policy{}); err != nil {
@@ -99,7 +99,7 @@ func newWorld(t testing.TB) (w *world, end func()) {
 }
 
 // open starts the services, as a process does.
-func (w *world) open(idle, life time.Duration) {
+func (w *fixture) open(idle, life time.Duration) {
 	w.t.Helper()
 	ctx := context.Background()
 	key, err := identity.LoadAdminKey(w.keys)
@@ -123,12 +123,12 @@ func (w *world) open(idle, life time.Duration) {
 	}
 }
 
-func (w *world) close() {
+func (w *fixture) close() {
 	w.Close()
 	w.identity.Close()
 }
 
-func (w *world) operator(tenant string, role identity.Role, life time.Duration) (key string, p identity.Principal) {
+func (w *fixture) operator(tenant string, role identity.Role, life time.Duration) (key string, p identity.Principal) {
 	w.t.Helper()
 	k, _, err := w.identity.CreateOperator(context.Background(), w.admin, identity.NewOperator{Name: "ann", Tenant: tenant, Role: role, Life: life})
 	if err != nil {
@@ -140,7 +140,7 @@ func (w *world) operator(tenant string, role identity.Role, life time.Duration) 
 	return k.Reveal(), p
 }
 
-func (w *world) signIn(key string) (cookie string, in SignIn) {
+func (w *fixture) signIn(key string) (cookie string, in SignIn) {
 	w.t.Helper()
 	cookie, in, err := w.WithKey(context.Background(), key, here)
 	if err != nil {
@@ -149,7 +149,7 @@ func (w *world) signIn(key string) (cookie string, in SignIn) {
 	return cookie, in
 }
 
-func (w *world) in(cookie string, want identity.Principal) SignIn {
+func (w *fixture) in(cookie string, want identity.Principal) SignIn {
 	w.t.Helper()
 	p, in, err := w.Who(context.Background(), cookie)
 	if err != nil || p != want {
@@ -158,7 +158,7 @@ func (w *world) in(cookie string, want identity.Principal) SignIn {
 	return in
 }
 
-func (w *world) out(what, cookie string) {
+func (w *fixture) out(what, cookie string) {
 	w.t.Helper()
 	p, in, err := w.Who(context.Background(), cookie)
 	if problem.CodeOf(err) != problem.Unauthorized || p != (identity.Principal{}) || in != (SignIn{}) {
@@ -172,7 +172,7 @@ type watched struct {
 	release func()
 }
 
-func (w *world) hold(by identity.Principal, in SignIn) watched {
+func (w *fixture) hold(by identity.Principal, in SignIn) watched {
 	w.t.Helper()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	release, err := w.WatchValidity(context.Background(), by, in, cancel)
@@ -185,7 +185,7 @@ func (w *world) hold(by identity.Principal, in SignIn) watched {
 func (h watched) cut() bool { return problem.CodeOf(context.Cause(h.ctx)) == problem.Unauthorized }
 
 // hasNothingOf requires that a secret is in no row, no record and no error.
-func (w *world) hasNothingOf(secret string, more ...any) {
+func (w *fixture) hasNothingOf(secret string, more ...any) {
 	w.t.Helper()
 	rows, err := w.db.ListSignIns(context.Background())
 	if err != nil {

@@ -46,8 +46,8 @@ func (c *clock) move(d time.Duration) {
 	c.at = c.at.Add(d)
 }
 
-// world is a Service over a real database with two tenants besides the default: acme and rival.
-type world struct {
+// fixture is a Service over a real database with two tenants besides the default: acme and rival.
+type fixture struct {
 	*Service
 	t        testing.TB
 	clock    *clock
@@ -57,7 +57,7 @@ type world struct {
 
 type option func(*Options)
 
-func newWorld(t testing.TB, options ...option) *world {
+func newFixture(t testing.TB, options ...option) *fixture {
 	t.Helper()
 	dir := t.TempDir()
 	db, err := sqlite.Open(context.Background(), filepath.Join(dir, "data"))
@@ -78,7 +78,7 @@ func newWorld(t testing.TB, options ...option) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, clock: &clock{at: noon}, log: new(audittest.Log), adminKey: strings.TrimSpace(string(text))}
+	w := &fixture{t: t, clock: &clock{at: noon}, log: new(audittest.Log), adminKey: strings.TrimSpace(string(text))}
 	o := Options{Store: db, Admin: key, Now: w.clock.now, Audit: w.log, Recheck: DefaultRecheck, RateLimit: DefaultRateLimit()}
 	for _, change := range options {
 		change(&o)
@@ -96,7 +96,7 @@ func newWorld(t testing.TB, options ...option) *world {
 }
 
 // another is a service of another process on the same database.
-func (w *world) another() *Service {
+func (w *fixture) another() *Service {
 	w.t.Helper()
 	o := w.o
 	o.Audit = new(audittest.Log)
@@ -108,7 +108,7 @@ func (w *world) another() *Service {
 	return s
 }
 
-func (w *world) operator(tenant string, role Role) (Key, Operator, Principal) {
+func (w *fixture) operator(tenant string, role Role) (Key, Operator, Principal) {
 	w.t.Helper()
 	key, o, err := w.CreateOperator(context.Background(), admin, NewOperator{Name: "someone", Tenant: tenant, Role: role, Life: NeverExpires})
 	if err != nil {
@@ -117,7 +117,7 @@ func (w *world) operator(tenant string, role Role) (Key, Operator, Principal) {
 	return key, o, w.mustBe(key)
 }
 
-func (w *world) agent(tenant, name string) (Key, Agent, Principal) {
+func (w *fixture) agent(tenant, name string) (Key, Agent, Principal) {
 	w.t.Helper()
 	key, a, err := w.CreateAgent(context.Background(), admin, tenant, name, NeverExpires)
 	if err != nil {
@@ -126,7 +126,7 @@ func (w *world) agent(tenant, name string) (Key, Agent, Principal) {
 	return key, a, w.mustBe(key)
 }
 
-func (w *world) mustBe(key Key) Principal {
+func (w *fixture) mustBe(key Key) Principal {
 	w.t.Helper()
 	p, err := w.Authenticate(context.Background(), key.Reveal(), here)
 	if err != nil {
@@ -136,7 +136,7 @@ func (w *world) mustBe(key Key) Principal {
 }
 
 // refusedFor requires that a key is refused, in the words that every key is refused in, and why in the log.
-func (w *world) refusedFor(key Key, reason string) {
+func (w *fixture) refusedFor(key Key, reason string) {
 	w.t.Helper()
 	p, err := w.Authenticate(context.Background(), key.Reveal(), here)
 	if problem.CodeOf(err) != problem.Unauthorized || p != (Principal{}) {
@@ -161,7 +161,7 @@ type held struct {
 	release func()
 }
 
-func (w *world) hold(p Principal) held {
+func (w *fixture) hold(p Principal) held {
 	w.t.Helper()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	w.t.Cleanup(func() { cancel(nil) })

@@ -39,8 +39,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // hostile is in every name and text that somebody else chooses.
 const hostile = `<img src=x onerror="document.title='got'">`
 
-// world is a console on the real services and a database, with two tenants. Of sessions and agents there are fakes.
-type world struct {
+// fixture is a console on the real services and a database, with two tenants. Of sessions and agents there are fakes.
+type fixture struct {
 	*Console
 	t        testing.TB
 	ctx      context.Context
@@ -62,16 +62,16 @@ type world struct {
 }
 
 // signedOut has a session see that a site asks to log in to an account.
-func (w *world) signedOut(tenant, domain string) {
+func (w *fixture) signedOut(tenant, domain string) {
 	w.t.Helper()
 	now := time.Now()
 	w.must(w.db.MarkSignedOut(w.ctx, tenant, domain, store.SignedOut{Opened: now.Add(time.Minute), At: now, By: session.ReasonLogin}))
 }
 
-func newWorld(t testing.TB, change ...func(*Options)) *world {
+func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 	t.Helper()
 	ctx := t.Context()
-	w := &world{t: t, ctx: ctx, keys: map[string]string{}, who: map[string]identity.Principal{}, written: &strings.Builder{}}
+	w := &fixture{t: t, ctx: ctx, keys: map[string]string{}, who: map[string]identity.Principal{}, written: &strings.Builder{}}
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -165,21 +165,21 @@ type page struct {
 	location string
 }
 
-func (w *world) get(who, path string) page { return w.send(who, http.MethodGet, path, nil) }
+func (w *fixture) get(who, path string) page { return w.send(who, http.MethodGet, path, nil) }
 
 // post sends a form as a page of the console does.
-func (w *world) post(who, path string, pairs ...string) page {
+func (w *fixture) post(who, path string, pairs ...string) page {
 	return w.send(who, http.MethodPost, path, blank(pairs...).Values)
 }
 
-func (w *world) send(who, method, path string, values url.Values, change ...func(*http.Request)) page {
+func (w *fixture) send(who, method, path string, values url.Values, change ...func(*http.Request)) page {
 	w.t.Helper()
 	out := httptest.NewRecorder()
 	w.ServeHTTP(out, w.request(who, method, path, values, change...))
 	return page{status: out.Code, body: out.Body.String(), header: out.Header(), location: out.Header().Get("Location")}
 }
 
-func (w *world) request(who, method, path string, values url.Values, change ...func(*http.Request)) *http.Request {
+func (w *fixture) request(who, method, path string, values url.Values, change ...func(*http.Request)) *http.Request {
 	r := httptest.NewRequest(method, "http://localhost:18780"+path, strings.NewReader(values.Encode()))
 	r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 18780}))
 	r.Header.Set("Accept", "text/html")
@@ -197,7 +197,7 @@ func (w *world) request(who, method, path string, values url.Values, change ...f
 }
 
 // follow is get of where a page leads to, with what it left to be said.
-func (w *world) follow(who string, p page) page {
+func (w *fixture) follow(who string, p page) page {
 	if p.location == "" {
 		return p // it leads nowhere: it is the answer
 	}
@@ -211,7 +211,7 @@ func (w *world) follow(who string, p page) page {
 // fakeSignIns takes the name of a principal as its cookie.
 type fakeSignIns struct {
 	SignIns
-	w *world
+	w *fixture
 }
 
 func (f *fakeSignIns) Who(_ context.Context, cookie string) (identity.Principal, signin.SignIn, error) {

@@ -44,8 +44,8 @@ func (c *clock) move(d time.Duration) {
 	c.at = c.at.Add(d)
 }
 
-// world is an Issuer over a real database, with what a test changes about it.
-type world struct {
+// fixture is an Issuer over a real database, with what a test changes about it.
+type fixture struct {
 	*Issuer
 	t     testing.TB
 	clock *clock
@@ -73,16 +73,16 @@ func openStore(t testing.TB, dir string) store.Store {
 	return db
 }
 
-func (w *world) options() Options {
+func (w *fixture) options() Options {
 	return Options{
 		Store: w.store, Keys: w.keys, Installation: "ab12", RegistrableDomain: cookies.RegistrableDomain,
 		Limits: DefaultLimits(), Now: w.clock.now, Audit: w.log,
 	}
 }
 
-func newWorld(t testing.TB) *world {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
-	w := &world{t: t, clock: &clock{at: noon}, log: new(audittest.Log), store: openStore(t, t.TempDir())}
+	w := &fixture{t: t, clock: &clock{at: noon}, log: new(audittest.Log), store: openStore(t, t.TempDir())}
 	var err error
 	if w.keys, err = OpenKeyring(filepath.Join(t.TempDir(), "grant.keys"), w.clock.now); err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func want() Want {
 	return Want{Tenant: store.DefaultTenant, Session: "s_1", Domains: []string{"example.com"}, Access: AccessTools, Actor: "agent:a1"}
 }
 
-func (w *world) issue(change ...func(*Request)) (Token, Grant) {
+func (w *fixture) issue(change ...func(*Request)) (Token, Grant) {
 	w.t.Helper()
 	r := request()
 	for _, c := range change {
@@ -116,7 +116,7 @@ func (w *world) issue(change ...func(*Request)) (Token, Grant) {
 }
 
 // refusal requires a code, and that the token is nowhere in what is said or recorded.
-func (w *world) refusal(token Token, want Want, code string) {
+func (w *fixture) refusal(token Token, want Want, code string) {
 	w.t.Helper()
 	for name, call := range map[string]func(context.Context, Token, Want) (Grant, error){"Verify": w.Verify, "Use": w.Use} {
 		g, err := call(context.Background(), token, want)
@@ -141,7 +141,7 @@ func (w *world) refusal(token Token, want Want, code string) {
 	}
 }
 
-func (w *world) works(token Token, want Want) {
+func (w *fixture) works(token Token, want Want) {
 	w.t.Helper()
 	if _, err := w.Verify(context.Background(), token, want); err != nil {
 		w.t.Errorf("Verify: %v", err)

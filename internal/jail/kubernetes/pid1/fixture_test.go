@@ -152,8 +152,8 @@ var builtShim = sync.OnceValues(func() ([]byte, error) {
 	return os.ReadFile(dir + "/shim")
 })
 
-// world is a control plane's side, and what a pod needs to reach it.
-type world struct {
+// fixture is a control plane's side, and what a pod needs to reach it.
+type fixture struct {
 	t       testing.TB
 	server  *shim.Server
 	relay   *testenv.Relay
@@ -167,7 +167,7 @@ type world struct {
 
 const token = "the token of pod one"
 
-func newWorld(t testing.TB, window time.Duration) *world {
+func newFixture(t testing.TB, window time.Duration) *fixture {
 	t.Helper()
 	testenv.Root(t)
 	testenv.Tool(t, "go")
@@ -175,7 +175,7 @@ func newWorld(t testing.TB, window time.Duration) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, folder: t.TempDir(), arrived: make(chan *shim.Pod, 16), window: window, log: &testenv.Buffer{}}
+	w := &fixture{t: t, folder: t.TempDir(), arrived: make(chan *shim.Pod, 16), window: window, log: &testenv.Buffer{}}
 	if err := os.Chmod(w.folder, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +211,7 @@ func newWorld(t testing.TB, window time.Duration) *world {
 }
 
 // listen lets pods in at an address of a network.
-func (w *world) listen(within func(func() error) error, address string) string {
+func (w *fixture) listen(within func(func() error) error, address string) string {
 	w.t.Helper()
 	var l net.Listener
 	if err := within(func() (err error) {
@@ -232,7 +232,7 @@ func (w *world) listen(within func(func() error) error, address string) string {
 	return l.Addr().String()
 }
 
-func (w *world) write(name string, data []byte, mode os.FileMode) {
+func (w *fixture) write(name string, data []byte, mode os.FileMode) {
 	w.t.Helper()
 	if err := os.WriteFile(filepath.Join(w.folder, name), data, mode); err != nil {
 		w.t.Fatal(err)
@@ -258,7 +258,7 @@ func (s *started) status(t testing.TB) int {
 }
 
 // start starts a pod. prepare is done when its namespaces are there, and nothing runs in them.
-func (w *world) start(c container, prepare func(first jail.Process)) *started {
+func (w *fixture) start(c container, prepare func(first jail.Process)) *started {
 	w.t.Helper()
 	c.Folder, c.Root = w.folder, w.t.TempDir()
 	if len(c.Argv) == 0 {
@@ -303,18 +303,18 @@ func (w *world) start(c container, prepare func(first jail.Process)) *started {
 	return s
 }
 
-func (w *world) argv(gateway string) []string {
+func (w *fixture) argv(gateway string) []string {
 	return []string{"/srv/shim", "--gateway", gateway, "--pin", w.pin, "--token", "/srv/token"}
 }
 
 // pod starts one on the network of the host and waits until it has connected.
-func (w *world) pod() (*started, *shim.Pod) {
+func (w *fixture) pod() (*started, *shim.Pod) {
 	w.t.Helper()
 	s := w.start(container{HostNetwork: true}, nil)
 	return s, w.connected(s)
 }
 
-func (w *world) connected(s *started) *shim.Pod {
+func (w *fixture) connected(s *started) *shim.Pod {
 	w.t.Helper()
 	select {
 	case p := <-w.arrived:
@@ -328,7 +328,7 @@ func (w *world) connected(s *started) *shim.Pod {
 }
 
 // prepared is one whose programs may be started.
-func (w *world) prepared() (*started, *shim.Pod) {
+func (w *fixture) prepared() (*started, *shim.Pod) {
 	w.t.Helper()
 	s, p := w.pod()
 	if _, err := p.Prepare(w.t.Context(), shim.Prepare{Profile: declared()}); err != nil {
@@ -368,7 +368,7 @@ func (o *output) text() string {
 }
 
 // plain starts a program, and returns its stdin and its stdout. Nobody reads its stderr.
-func (w *world) plain(p *shim.Pod, run shim.Run) (in, out *os.File) {
+func (w *fixture) plain(p *shim.Pod, run shim.Run) (in, out *os.File) {
 	w.t.Helper()
 	_, ours, err := w.launch(p, run)
 	if err != nil {
@@ -379,7 +379,7 @@ func (w *world) plain(p *shim.Pod, run shim.Run) (in, out *os.File) {
 }
 
 // launch starts a program, and returns the other ends of its stdio.
-func (w *world) launch(p *shim.Pod, run shim.Run) (running *shim.Running, ours [3]*os.File, err error) {
+func (w *fixture) launch(p *shim.Pod, run shim.Run) (running *shim.Running, ours [3]*os.File, err error) {
 	w.t.Helper()
 	var theirs [3]*os.File
 	for n := range ours {
@@ -399,7 +399,7 @@ func (w *world) launch(p *shim.Pod, run shim.Run) (running *shim.Running, ours [
 }
 
 // run starts a program, and collects what it prints.
-func (w *world) run(p *shim.Pod, run shim.Run) (*program, error) {
+func (w *fixture) run(p *shim.Pod, run shim.Run) (*program, error) {
 	w.t.Helper()
 	running, ours, err := w.launch(p, run)
 	if err != nil {
@@ -429,7 +429,7 @@ func shell(script string, main bool) shim.Run {
 	return shim.Run{Main: main, Program: jail.Program{Argv: []string{"/bin/sh", "-c", script}, Wire: jail.WireStdio}}
 }
 
-func (w *world) mustRun(p *shim.Pod, run shim.Run) *program {
+func (w *fixture) mustRun(p *shim.Pod, run shim.Run) *program {
 	w.t.Helper()
 	out, err := w.run(p, run)
 	if err != nil {
@@ -439,7 +439,7 @@ func (w *world) mustRun(p *shim.Pod, run shim.Run) *program {
 }
 
 // exit waits for a program's end.
-func (w *world) exit(p *program) jail.Exit {
+func (w *fixture) exit(p *program) jail.Exit {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
 	defer cancel()
@@ -451,7 +451,7 @@ func (w *world) exit(p *program) jail.Exit {
 }
 
 // says runs a script beside the pod's program, and returns what it prints.
-func (w *world) says(p *shim.Pod, script string) string {
+func (w *fixture) says(p *shim.Pod, script string) string {
 	w.t.Helper()
 	one := w.mustRun(p, shell(script, false))
 	_ = one.in.Close()
