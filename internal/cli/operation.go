@@ -17,7 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/op"
 )
 
-// described makes the command of an operation that is described. What cannot be in the description is done by before, when all else is there.
+// described makes the command of an operation that is described. before does what the description cannot say, once the rest of the request is there.
 func described[In, Out any](p *program, o op.Op[In, Out], before ...func(cmd *cobra.Command, c *client.Client, in *In) error) *cobra.Command {
 	in := new(In)
 	var asJSON bool

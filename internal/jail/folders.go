@@ -9,7 +9,7 @@ import (
 	"github.com/clawjail/clawjail/internal/safepath"
 )
 
-// What follows does with the folders of jails what every driver does that makes them on the host itself.
+// The drivers that make folders of jails on the host itself share these.
 
 // ResourcesIn are the entries of a folder that are names of jails of the installation.
 func ResourcesIn(f *safepath.Folder, kind ResourceKind, id Installation) (out []HostResource, err error) {
