@@ -214,7 +214,7 @@ func TestEveryCallIsTheRequestThatItShouldBe(t *testing.T) {
 		},
 		"DELETE /v1/services/sv_1": func() error { return Do(ctx, c, op.RemoveService(), op.ServiceNamed{ID: "sv_1"}) },
 		"GET /v1/providers":        func() error { _, err := Call(ctx, c, op.ListProviders(), op.OfTenant{}); return err },
-		`PUT /v1/providers {"all_tenants":true,"name":"a","base_url":"https://a.test","wire":"ollama","models":["*"]}`: func() error {
+		`PUT /v1/providers {"all_tenants":true,"name":"a","wire":"ollama","base_url":"https://a.test","models":["*"]}`: func() error {
 			_, err := Call(ctx, c, op.PutProvider(), op.NewProvider{Body: op.With(op.ProviderRequest{Whose: op.Whose{AllTenants: true}, Name: "a", BaseURL: "https://a.test", Wire: "ollama", Models: []string{"*"}})})
 			return err
 		},
