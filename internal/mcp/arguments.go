@@ -20,14 +20,6 @@ type where struct {
 	Session string `json:"session"`
 }
 
-// sayable refuses what tools do not take about a new session: whose it is, and what its jail is made of.
-func sayable(r session.OpenRequest) error {
-	if r.Tenant+r.Template+r.Idle == "" && r.Limits == (session.LimitsRequest{}) {
-		return nil
-	}
-	return problem.New(problem.BadRequest, inToolsList, "there is no argument tenant, template, idle or limits here")
-}
-
 // The arguments of the tools. Those of an operation are what the control contract calls them.
 type (
 	closeArguments struct {
@@ -81,6 +73,11 @@ type (
 // inToolsList is the hint of [arguments] where nothing better is known; see [tool.explain].
 const inToolsList = "the arguments of a tool are in tools/list"
 
+// noArgument refuses an argument that is not there.
+func noArgument(name string) error {
+	return problem.New(problem.BadRequest, inToolsList, "there is no argument %s here", line(name, 60))
+}
+
 // arguments reads what a client sent, strictly: what is not known is an error and not forgotten. An error names the
 // argument and never what was in it.
 func arguments[T any](raw []byte) (T, error) {
@@ -102,7 +99,7 @@ func arguments[T any](raw []byte) (T, error) {
 	case errors.As(err, &syntax) && errors.Is(err, jsontext.ErrDuplicateName):
 		return none, problem.New(problem.BadRequest, "", "the argument %s is there twice", named(syntax.JSONPointer))
 	case errors.As(err, &meaning) && errors.Is(err, json.ErrUnknownName):
-		return none, problem.New(problem.BadRequest, hint, "there is no argument %s here", named(meaning.JSONPointer))
+		return none, noArgument(named(meaning.JSONPointer))
 	case errors.As(err, &meaning):
 		return none, problem.New(problem.BadRequest, hint, "the argument %s has the wrong type", named(meaning.JSONPointer))
 	}

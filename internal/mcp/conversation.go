@@ -165,13 +165,13 @@ func (c *conversations) begin(owner, tenant string) (string, *conversation) {
 		c.forget(func(t *talking) bool { return t.owner == owner })
 	}
 	if len(c.all) >= maxConversations {
-		limit := tenant
+		busiest := tenant
 		for t, n := range tenants {
-			if n > tenants[limit] {
-				limit = t
+			if n > tenants[busiest] {
+				busiest = t
 			}
 		}
-		c.forget(func(t *talking) bool { return t.tenant == limit })
+		c.forget(func(t *talking) bool { return t.tenant == busiest })
 	}
 	id := "m_" + c.tag + rand.Text()
 	t := &talking{owner: owner, tenant: tenant, used: now}

@@ -100,7 +100,7 @@ func (s *Server) withOffers(ctx context.Context, out sdk.Result) sdk.Result {
 
 // foreignTool is a row of the table of tools for a tool of another server.
 func foreignTool(name string) tool {
-	return tool{name: name, run: func(s *Server, ctx context.Context, c *call) (*sdk.CallToolResult, error) {
+	return tool{name: name, foreign: true, run: func(s *Server, ctx context.Context, c *call) (*sdk.CallToolResult, error) {
 		return s.Foreign.Call(ctx, c.by, name, c.raw, func(done, of float64, message string) { c.progress(ctx, done, of, message) })
 	}}
 }

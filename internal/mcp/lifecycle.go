@@ -13,9 +13,6 @@ import (
 
 func (s *Server) openSession(ctx context.Context, c *call) (*sdk.CallToolResult, error) {
 	r, err := arguments[session.OpenRequest](c.raw)
-	if err == nil {
-		err = sayable(r)
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -45,9 +45,6 @@ type prepared struct {
 // opened.
 func (s *Server) runTask(ctx context.Context, c *call) (out *sdk.CallToolResult, err error) {
 	a, err := arguments[taskArguments](c.raw)
-	if err == nil {
-		err = sayable(a.OpenRequest)
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -3,10 +3,13 @@ package mcp
 import (
 	"context"
 	"fmt"
+	"maps"
 	"runtime/debug"
 	"slices"
 	"strings"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/clawjail/clawjail/internal/browser"
@@ -19,6 +22,7 @@ type tool struct {
 	name, about  string
 	takes, needs []string // properties; and which of them there must be
 	reads        bool     // it changes nothing
+	foreign      bool     // another server reads its arguments
 	run          func(s *Server, ctx context.Context, c *call) (*sdk.CallToolResult, error)
 }
 
@@ -90,6 +94,9 @@ func (s *Server) handle(t tool) sdk.ToolHandler {
 			if who.refused != nil {
 				return who.refused
 			}
+			if err = t.check(request.Params.Arguments); err != nil {
+				return t.explain(err)
+			}
 			out, err = t.run(s, ctx, &call{caller: who, raw: request.Params.Arguments, progress: progressTo(request.Session, request.Params)})
 			if err != nil {
 				err = t.explain(err)
@@ -138,16 +145,37 @@ func progressTo(session *sdk.ServerSession, params sdk.Params) func(ctx context.
 	}
 }
 
+// names are those of the tool's arguments.
+func (t tool) names() (out []string) {
+	for _, property := range t.takes {
+		out = append(out, strings.Split(property, `"`)[1])
+	}
+	return out
+}
+
+// check refuses an argument that the tool does not list: the types that read them have fields that tools do not take, such
+// as whose a new session is. Of arguments that cannot be read [arguments] says why.
+func (t tool) check(raw []byte) error {
+	var given map[string]jsontext.Value
+	if t.foreign || json.Unmarshal(raw, &given) != nil {
+		return nil
+	}
+	names := t.names()
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		if !slices.Contains(names, name) {
+			return noArgument(name)
+		}
+	}
+	return nil
+}
+
 // explain names the tool's arguments to who has given it others. A step of a task has those of what it does.
 func (t tool) explain(err error) error {
 	p, ok := problem.As(err)
 	if !ok || p.Hint != inToolsList || strings.HasPrefix(p.Message, "step ") {
 		return err
 	}
-	var names []string
-	for _, property := range t.takes {
-		names = append(names, strings.Split(property, `"`)[1])
-	}
+	names := t.names()
 	hint := t.name + " takes " + strings.Join(names, ", ")
 	if len(names) == 0 {
 		hint = t.name + " takes no arguments"

@@ -179,8 +179,10 @@ func TestWrongArgumentsAreToolErrorsThatSayNothingSecret(t *testing.T) {
 		tool, code, has string
 		args            any
 	}{
-		{"browser_open_session", "bad_request", `there is no argument tenant, template, idle or limits here`, args{"template": "HUSH"}},
-		{"browser_run_task", "bad_request", `there is no argument tenant, template, idle or limits here`, args{"goal": "x", "limits": args{"memory": "9GiB"}}},
+		{"browser_open_session", "bad_request", `there is no argument template here`, args{"template": "HUSH"}},
+		{"browser_open_session", "bad_request", `there is no argument tenant here`, args{"tenant": ""}},
+		{"browser_run_task", "bad_request", `there is no argument limits here`, args{"goal": "x", "limits": args{}}},
+		{"browser_run_task", "bad_request", `there is no argument idle here`, args{"goal": "x", "idle": ""}},
 		{"browser_open_session", "bad_request", `there is no argument nope here`, args{"nope": "HUSH"}},
 		{"browser_open_session", "bad_request", `the argument grant has the wrong type`, args{"grant": []string{"HUSH"}}},
 		{"browser_navigate", "bad_request", `no session is open`, args{"url": "https://site.test/HUSH"}},
@@ -446,7 +448,7 @@ func TestListOfToolsIsShortAndSchemasSayWhatIsRead(t *testing.T) {
 			said = append(said, name)
 		}
 		read := slices.DeleteFunc(fieldNames(reflect.TypeOf(reads[tool.Name])), func(name string) bool {
-			return slices.Contains([]string{"tenant", "template", "idle", "limits"}, name) // refused: see sayable
+			return slices.Contains([]string{"tenant", "template", "idle", "limits"}, name) // refused: see [tool.check]
 		})
 		slices.Sort(said)
 		slices.Sort(read)
