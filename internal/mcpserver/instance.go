@@ -263,7 +263,7 @@ func (i *instance) live(a *attempt, wait time.Duration, actor string) {
 	defer i.leave(r)
 	wanted := i.watch(ctx, r)
 	var why error
-	if !wanted {
+	if !wanted && ctx.Err() == nil {
 		why = r.explain(ctx, errors.New("the connection ended"))
 	}
 	i.s.mu.Lock()
@@ -274,7 +274,7 @@ func (i *instance) live(a *attempt, wait time.Duration, actor string) {
 	if r.lists != nil {
 		i.s.announce(i.key.tenant) // what it offered its owner goes with it
 	}
-	if why != nil {
+	if why != nil && ctx.Err() == nil { // the end of its owner, of the server's description or of clawjail is no failure of the server
 		now := i.s.o.Now()
 		i.offer.last = why
 		if r.used {

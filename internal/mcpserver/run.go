@@ -170,7 +170,7 @@ func (r *run) told(p *problem.Error) error { return p.With(detailStderr, r.print
 
 const detailStderr = "stderr"
 
-// printed is what the server printed last, without characters that would move a terminal's cursor: whole lines, up to most bytes.
+// printed is what the server printed last, without characters that would move a terminal's cursor: whole lines, up to limit bytes.
 func (r *run) printed(limit int) string {
 	text := visible(r.stderr.String(), texts.TailBytes)
 	if len(text) > limit {

@@ -117,7 +117,7 @@ func cleanSchema(v any) any {
 	return v
 }
 
-// visible is a text without characters that people do not see and models do, up to most bytes long. One selector behind
+// visible is a text without characters that people do not see and models do, up to limit bytes long. One selector behind
 // a symbol, which says whether that is a picture, stays.
 func visible(s string, limit int) string {
 	var out strings.Builder

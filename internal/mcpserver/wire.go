@@ -83,7 +83,7 @@ type room interface {
 	Give(n int64)
 }
 
-// newWire starts a wire, on which a message has up to most bytes. Close ends it.
+// newWire starts a wire, on which a message has up to limit bytes. Close ends it.
 func newWire(in io.WriteCloser, out io.ReadCloser, p pace, now func() time.Time, limit int, room room) *wire {
 	w := &wire{in: in, out: out, lines: bufio.NewReaderSize(out, 64<<10), rate: rate.NewLimiter(bytesPerSecond, bytesAtOnce), pace: p, now: now,
 		limit: limit, room: room,
