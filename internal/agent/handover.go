@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"slices"
 	"time"
@@ -99,8 +100,10 @@ func (s *Service) give(ctx context.Context, tenant string, takers []string, wait
 	if err != nil {
 		return err
 	}
-	return s.each(tenant, waits, all, "an agent was handed over", func(n int) error {
-		d, to := all[n], takers[n%len(takers)]
+	// Tenants with few agents do not all begin with the same taker.
+	first := int(crc32.ChecksumIEEE([]byte(tenant)) % uint32(len(takers)))
+	return s.each(tenant, waits, all, "hand over", func(n int) error {
+		d, to := all[n], takers[(first+n)%len(takers)]
 		intent := audit.Intent{Action: string(identity.AgentSync), Tenant: tenant, Actor: actorSelf, Target: d.Agent.Name,
 			Detail: audit.NewDetail(audit.Fields{"verb": "hand over", "to": to, "agent_id": d.ID})}
 		return audit.Ending(s.o.Audit, intent, func() error {
@@ -113,8 +116,8 @@ func (s *Service) give(ctx context.Context, tenant string, takers []string, wait
 	})
 }
 
-// each does something for each agent, says how that went, and leaves those alone for a while with which it did not go.
-func (s *Service) each(tenant string, waits map[whose]time.Time, all []*declaration, done string, do func(n int) error) error {
+// each does something for each agent, and logs those for which it went well. A failed one is left alone until tryAgain has passed.
+func (s *Service) each(tenant string, waits map[whose]time.Time, all []*declaration, what string, do func(n int) error) error {
 	failed := make([]error, len(all))
 	var group errgroup.Group
 	group.SetLimit(atOnce)
@@ -129,11 +132,11 @@ func (s *Service) each(tenant string, waits map[whose]time.Time, all []*declarat
 		at := whose{tenant, d.Agent.Name}
 		if failed[n] == nil {
 			delete(waits, at)
-			s.o.Log.Info(done, "tenant", tenant, "agent", at.name)
+			s.o.Log.Info(what+" an agent", "tenant", tenant, "agent", at.name)
 			continue
 		}
 		waits[at] = s.o.Now().Add(tryAgain)
-		failed[n] = fmt.Errorf("hand %s over: %w", at.name, failed[n])
+		failed[n] = fmt.Errorf("%s %s of %s: %w", what, at.name, at.tenant, failed[n])
 	}
 	return errors.Join(failed...)
 }
@@ -156,7 +159,7 @@ func (s *Service) take(ctx context.Context, tenant string, waits map[whose]time.
 	if err != nil {
 		return err
 	}
-	err = s.each(tenant, waits, all, "an agent was taken over", func(n int) error {
+	err = s.each(tenant, waits, all, "take over", func(n int) error {
 		t := tasks[n]
 		if t.identity.ID != all[n].ID {
 			return noAgent(t.step.Name) // its removal is under way

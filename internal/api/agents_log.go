@@ -55,9 +55,9 @@ type (
 
 	agentLog struct {
 		ContentType string `header:"Content-Type"`
-		Offset      int64  `header:"Clawjail-Log-Offset" doc:"when the first byte was printed, since the agent was first declared"`
-		First       int64  `header:"Clawjail-Log-First" doc:"of the oldest byte that is kept"`
-		End         int64  `header:"Clawjail-Log-End" doc:"behind the newest byte"`
+		Offset      int64  `header:"Clawjail-Log-Offset" doc:"of the first byte here: how many bytes were printed before it since the agent was first declared"`
+		First       int64  `header:"Clawjail-Log-First" doc:"the offset of the oldest byte that is kept"`
+		End         int64  `header:"Clawjail-Log-End" doc:"the offset behind the newest byte"`
 		Times       string `header:"Clawjail-Log-Times" doc:"with times: OFFSET@TIME of each part, with commas between; times are nanoseconds of Unix time"`
 		Body        []byte
 	}

@@ -98,8 +98,11 @@ func (c *Conn) attached(m *Message, owner *Client) error {
 	if _, taken := c.sessions[id]; taken {
 		return fmt.Errorf("%w: session %q attached twice", ErrProtocol, id)
 	}
-	if len(c.sessions) >= maxSessions || owner != nil && owner.attached >= maxSessionsOfClient {
-		return fmt.Errorf("%w: %d of the browser's clients", ErrTooManySessions, len(c.sessions))
+	if len(c.sessions) >= maxSessions {
+		return fmt.Errorf("%w: the browser has %d", ErrTooManySessions, len(c.sessions))
+	}
+	if owner != nil && owner.attached >= maxSessionsOfClient {
+		return fmt.Errorf("%w: the client has %d", ErrTooManySessions, owner.attached)
 	}
 	c.sessions[id] = &session{parent: m.SessionID, owner: owner}
 	if owner != nil {

@@ -212,7 +212,7 @@ func reportTable(w io.Writer, r audit.Report) error {
 			lines = append(lines, "and more")
 			break
 		}
-		lines = append(lines, fmt.Sprintf("line %d of the checkpoints is none; a machine that loses its power leaves one", line))
+		lines = append(lines, fmt.Sprintf("line %d of the checkpoints cannot be read: a machine that loses power while it writes leaves such a line", line))
 	}
 	for _, n := range r.Nodes {
 		if n.Restores > 0 {

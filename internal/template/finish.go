@@ -75,7 +75,8 @@ func (b *build) finish(ctx context.Context) error {
 		{"choose fonts", func() error { return b.trimFonts(root) }},
 		{"warm the font cache", func() error { return b.warmFonts(ctx, root) }},
 		{"find programs", func() error { return b.findPrograms(ctx, root) }},
-		{"make mount points", func() error { return mountPoints(root) }},
+		// Files of the recipe, and programs that ran in the tree, may have put something in their place.
+		{"make mount points again", func() error { return mountPoints(root) }},
 	} {
 		if err := step.do(); err != nil {
 			return fmt.Errorf("%s: %w", step.what, err)

@@ -70,13 +70,14 @@ func (c *claims) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		first := false
 		c.change(func() {
 			if c.failures++; err == nil {
 				c.failures = 0
 			}
-			c.failed = err
+			c.failed, first = err, c.failures == 1
 		})
-		if err != nil && c.failures == 1 {
+		if first {
 			c.log.Warn("follow the claims of this control plane", "error", err)
 		}
 		wake.Sleep(ctx, listAgain)

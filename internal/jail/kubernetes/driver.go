@@ -172,8 +172,8 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 // Unwritten is a journal of nothing: what there is of jails the API server knows.
 type Unwritten struct{}
 
-// Put implements jail.Journal.
-func (Unwritten) Put(context.Context, jail.Record) error { return nil }
+// Put implements jail.Journal. A caller that has given up gets an error, and so no jail.
+func (Unwritten) Put(ctx context.Context, _ jail.Record) error { return ctx.Err() }
 
 // Delete implements jail.Journal.
 func (Unwritten) Delete(context.Context, jail.Name) error { return nil }

@@ -111,20 +111,20 @@ func (c *counters) read() jail.Usage {
 
 // openFiles is the largest number of descriptors that one of the processes has, and whether that is all it may have.
 // Processes that end meanwhile are left out.
-func openFiles(pids []int) (limit int, full bool) {
+func openFiles(pids []int) (largest int, full bool) {
 	for _, pid := range pids {
 		dir := "/proc/" + strconv.Itoa(pid)
 		entries, err := os.ReadDir(dir + "/fd")
 		if err != nil {
 			continue
 		}
-		limit = max(limit, len(entries))
+		largest = max(largest, len(entries))
 		if text, err := os.ReadFile(dir + "/limits"); err == nil {
 			soft, _, ok := parseFileLimit(text)
 			full = full || ok && len(entries) >= soft
 		}
 	}
-	return limit, full
+	return largest, full
 }
 
 // diskUsage adds up what is in the writable tmpfs of a jail and in the volume of its state, and reports whether one of them

@@ -16,7 +16,7 @@ func (q *queue) push(p []byte) {
 	q.bytes = append(q.bytes, p...)
 }
 
-// from returns up to most bytes from an offset on. They are good until the next push.
+// from returns up to limit bytes from an offset on. They are good until the next push.
 func (q *queue) from(offset, limit int) []byte {
 	rest := q.bytes[q.head+offset:]
 	return rest[:min(len(rest), limit)]
