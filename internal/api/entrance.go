@@ -14,7 +14,7 @@ import (
 
 // Bounds of connections, of which each takes a descriptor.
 const (
-	// maxUnauthenticated is how many may be open that have shown no key, and strangersOfOne how many of one address. One more
+	// maxUnauthenticated is how many may be open that have shown no key, and maxUnauthenticatedOfOne how many of one address. One more
 	// closes the oldest of the address that has most, or of its own.
 	maxUnauthenticated      = 1024
 	maxUnauthenticatedOfOne = 128
@@ -23,14 +23,14 @@ const (
 	maxKept = 4096
 )
 
-// Entrance is a listener that nobody fills who has no key, and no tenant for the others. It is put beneath TLS.
+// Entrance is a listener that callers without a key cannot fill, nor one tenant for the others. It is put beneath TLS.
 type Entrance struct {
 	net.Listener
 	kept         *quota.Gate
 	limit, ofOne int
 
 	mu              sync.Mutex
-	unauthenticated map[netip.Addr]*linked.List // of *visitor, oldest first
+	unauthenticated map[netip.Addr]*linked.List // of *clientConn, oldest first
 	count           int
 }
 
@@ -59,7 +59,7 @@ func (e *Entrance) Accept() (net.Conn, error) {
 	return v, nil
 }
 
-// enter counts a stranger, and says which one has to leave for it.
+// enter counts a connection that has shown no key, and says which one has to leave for it.
 func (e *Entrance) enter(v *clientConn) (leaves *clientConn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -72,14 +72,14 @@ func (e *Entrance) enter(v *clientConn) (leaves *clientConn) {
 	case mine.Len() >= e.ofOne:
 		leaves = mine.Front().Value.(*clientConn)
 	case e.count >= e.limit:
-		limit := mine
+		crowd := mine
 		for _, all := range e.unauthenticated {
-			if all.Len() > limit.Len() {
-				limit = all
+			if all.Len() > crowd.Len() {
+				crowd = all
 			}
 		}
-		if limit.Len() > 0 {
-			leaves = limit.Front().Value.(*clientConn)
+		if crowd.Len() > 0 {
+			leaves = crowd.Front().Value.(*clientConn)
 		}
 	}
 	if leaves != nil {
@@ -94,7 +94,7 @@ func (e *Entrance) enter(v *clientConn) (leaves *clientConn) {
 	return leaves
 }
 
-// forget counts a stranger no more. e.mu is held.
+// forget counts a connection no more. e.mu is held.
 func (e *Entrance) forget(v *clientConn) {
 	if v.place == nil {
 		return
@@ -162,7 +162,7 @@ func (v *clientConn) CloseWrite() error {
 	return nil
 }
 
-type visitorKey struct{}
+type clientConnKey struct{}
 
 // withVisitor puts a connection into the context of its requests.
 func withVisitor(ctx context.Context, c net.Conn) context.Context {
@@ -170,13 +170,13 @@ func withVisitor(ctx context.Context, c net.Conn) context.Context {
 		c = t.NetConn()
 	}
 	if v, ok := c.(*clientConn); ok {
-		return context.WithValue(ctx, visitorKey{}, v)
+		return context.WithValue(ctx, clientConnKey{}, v)
 	}
 	return ctx
 }
 
 // clientConnOf is the connection of a request; nil when there is no entrance in front.
 func clientConnOf(ctx context.Context) *clientConn {
-	v, _ := ctx.Value(visitorKey{}).(*clientConn)
+	v, _ := ctx.Value(clientConnKey{}).(*clientConn)
 	return v
 }

@@ -72,7 +72,7 @@ func readValue(into any, tags reflect.StructTag, v yamldoc.Value) (err error) {
 	return err
 }
 
-// whole reads a whole number from 0 to most, which is what the field's type holds; the narrower bounds are Validate's.
+// whole reads a whole number from 0 to limit, which is what the field's type holds; the narrower bounds are Validate's.
 func whole[T int | uint16 | uint32](v yamldoc.Value, limit int64) (T, error) {
 	n, err := v.Int()
 	if err == nil && (n < 0 || n > limit) {

@@ -254,7 +254,7 @@ func (q *request) upload() (*form, []byte, error) {
 	return f, file, nil
 }
 
-// readSecret reads up to most bytes, and leaves no copies of them behind when it has to make room.
+// readSecret reads up to limit bytes, and leaves no copies of them behind when it has to make room.
 func readSecret(from io.Reader, limit int64) ([]byte, error) {
 	from = io.LimitReader(from, limit)
 	out := make([]byte, 0, 64<<10)

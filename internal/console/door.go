@@ -22,11 +22,11 @@ import (
 const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
-// maxForm bounds the body of a form that has no files, and maxStranger what is read of who is not signed in, which takes no room
-// of others.
+// maxForm bounds the body of a form that has no files, and maxFormSignedOut that of somebody who is not signed in, which takes no
+// room of others.
 const (
-	maxForm     = 1 << 20
-	maxStranger = 64 << 10
+	maxForm          = 1 << 20
+	maxFormSignedOut = 64 << 10
 )
 
 // handler makes one page, or does one thing, for somebody who is signed in.

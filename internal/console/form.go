@@ -22,7 +22,7 @@ type form struct {
 func (q *request) form() (*form, error) {
 	limit := int64(maxForm)
 	if q.in.ID == "" {
-		limit = maxStranger
+		limit = maxFormSignedOut
 	}
 	q.r.Body = http.MaxBytesReader(q.w, q.r.Body, limit)
 	if err := q.r.ParseForm(); err != nil {

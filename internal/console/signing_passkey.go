@@ -72,7 +72,7 @@ func inJSON(handle func(q *request) (any, error)) handler {
 
 // passkeyAnswer reads what passkey.js sent.
 func (q *request) passkeyAnswer() (out passkeyAnswer, err error) {
-	body, err := io.ReadAll(http.MaxBytesReader(q.w, q.r.Body, maxStranger))
+	body, err := io.ReadAll(http.MaxBytesReader(q.w, q.r.Body, maxFormSignedOut))
 	out.text = body
 	if err == nil && !utf8.Valid(body) {
 		err = errors.New("it is no text")

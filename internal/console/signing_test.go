@@ -93,14 +93,14 @@ func TestAKeyThatIsNotGoodIsToldBesideTheFieldAndNotShownAgain(t *testing.T) {
 // Who is not signed in sends no more than what is free, so that they take no room of others.
 func TestTheFormOfAStrangerIsSmall(t *testing.T) {
 	w, _ := realSignIns(t)
-	for size, want := range map[int]int{maxStranger - 100: http.StatusSeeOther, maxStranger: http.StatusBadRequest} {
+	for size, want := range map[int]int{maxFormSignedOut - 100: http.StatusSeeOther, maxFormSignedOut: http.StatusBadRequest} {
 		p := w.post("", "/console/sign-in", "key", w.keys["acme operator"], "filling", strings.Repeat("x", size))
 		if p.status != want {
 			t.Errorf("a form of %d bytes is answered with %d, want %d", size, p.status, want)
 		}
 	}
 	w = newFixture(t)
-	if p := w.post("acme operator", "/console/theme", "theme", "dark", "filling", strings.Repeat("x", maxStranger)); p.status != http.StatusSeeOther {
+	if p := w.post("acme operator", "/console/theme", "theme", "dark", "filling", strings.Repeat("x", maxFormSignedOut)); p.status != http.StatusSeeOther {
 		t.Errorf("the form of somebody who is signed in is answered with %d", p.status)
 	}
 }
@@ -205,7 +205,7 @@ func TestAPasskeyIsAskedForAsBrowsersAreToldInJSON(t *testing.T) {
 	if p := w.send("", http.MethodPost, "/console/settings/passkeys/begin", nil, with(in)); p.status != http.StatusOK || !strings.Contains(p.body, `"user"`) {
 		t.Errorf("%d\n%s", p.status, p.body)
 	}
-	for _, body := range []string{"", "{", `{"challenge":"none","response":{}}`, strings.Repeat("x", maxStranger+1)} {
+	for _, body := range []string{"", "{", `{"challenge":"none","response":{}}`, strings.Repeat("x", maxFormSignedOut+1)} {
 		for _, path := range []string{"/console/sign-in/passkey", "/console/settings/passkeys/finish"} {
 			p := w.sendBody(path, body, with(in))
 			if p.status < 400 || p.status >= 500 || !strings.Contains(p.body, `"problem":`) || len(p.header["Set-Cookie"]) > 0 {

@@ -167,11 +167,11 @@ func (p *usagePage) count(all []egress.Usage, agents map[string]identity.Agent, 
 		}
 		p.ByAgent = append(p.ByAgent, *u)
 	}
-	limit := func(a, b used) int {
+	byCost := func(a, b used) int {
 		return cmp.Or(cmp.Compare(b.Cost, a.Cost), cmp.Compare(b.Tokens(), a.Tokens()), strings.Compare(a.Of+a.Name, b.Of+b.Name))
 	}
-	slices.SortFunc(p.Models, limit)
-	slices.SortFunc(p.ByAgent, limit)
+	slices.SortFunc(p.Models, byCost)
+	slices.SortFunc(p.ByAgent, byCost)
 	p.Models, p.ByAgent = p.Models[:min(len(p.Models), p.Max)], p.ByAgent[:min(len(p.ByAgent), p.Max)]
 }
 

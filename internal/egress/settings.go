@@ -265,8 +265,8 @@ func (b *Book) putSettings(ctx context.Context, by identity.Principal, s Setting
 	return s, nil
 }
 
-// put makes an entry, or replaces the one of the same scope and name: m gets what the row will have. At most most new
-// ones are made in a tenant, if that is not 0.
+// put makes an entry, or replaces the one of the same scope and name: m gets what the row will have. A tenant
+// gets no new one beyond limit entries, if that is not 0.
 func (b *Book) put(ctx context.Context, kind, name string, m *Meta, prefix string, entry func() (store.Entry, error), limit int) (store.Entry, error) {
 	wanted := m.Version
 	old, count, err := b.find(ctx, kind, name, scope{m.Tenant, m.Agent})

@@ -110,7 +110,7 @@ func clean(text string, limit int) bool {
 	})
 }
 
-// made says whether a text has 1 to most bytes, all of them among these.
+// made says whether a text has 1 to limit bytes, all of them among these.
 func made(text string, limit int, of string) bool {
 	return text != "" && len(text) <= limit && strings.Trim(text, of) == ""
 }

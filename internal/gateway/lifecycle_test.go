@@ -273,7 +273,7 @@ func TestAConnectionMadeBeforeAdmissionStaysAStranger(t *testing.T) {
 func TestStrangersCannotHoldManyConnections(t *testing.T) {
 	w := newFixture(t)
 	needLoopbacks(t)
-	for range maxStrangers {
+	for range maxUnadmitted {
 		w.dial(stranger)
 	}
 	closedSoon(t, "one stranger too many", w.dial(stranger))
@@ -287,7 +287,7 @@ func TestStrangersCannotHoldManyConnections(t *testing.T) {
 	l.draining++
 	l.mu.Unlock()
 	w.dial(stranger)
-	testenv.Eventually(t, patience, func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.unknown == maxStrangers+1 }, "Forget's connection is kept out")
+	testenv.Eventually(t, patience, func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.unknown == maxUnadmitted+1 }, "Forget's connection is kept out")
 }
 
 func TestAdmitRefusesWhatCannotBeAJail(t *testing.T) {

@@ -13,9 +13,9 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// maxStrangers bounds the open connections of addresses that are not admitted,
+// maxUnadmitted bounds the open connections of addresses that are not admitted,
 // per listener. They only ever get a refusal.
-const maxStrangers = 64
+const maxUnadmitted = 64
 
 // drainTimeout is how long Forget waits for an accept loop to catch up.
 const drainTimeout = 2 * time.Second
@@ -206,7 +206,7 @@ func (l *listener) welcome(nc net.Conn) *conn {
 		}
 		c.caller = who
 	} else {
-		if l.unknown >= maxStrangers && l.draining == 0 {
+		if l.unknown >= maxUnadmitted && l.draining == 0 {
 			return nil
 		}
 		l.unknown++

@@ -12,7 +12,7 @@ import (
 // is always sent, and fits.
 const pageBytes = maxAnswer / 4
 
-// page is a part of a list, of up to most bytes as JSON, in the order of keys that no two entries share. next is the key of its last
+// page is a part of a list, of up to limit bytes as JSON, in the order of keys that no two entries share. next is the key of its last
 // entry, to go on behind; empty when there is no more.
 func page[T any](all []T, key func(T) string, behind string, limit int) (part []T, next string, err error) {
 	slices.SortFunc(all, func(a, b T) int { return cmp.Compare(key(a), key(b)) })

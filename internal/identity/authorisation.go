@@ -146,7 +146,7 @@ const (
 // Rule is one row of the table.
 type Rule struct {
 	Operation Operation
-	// Least is the least role that may.
+	// Min is the least role that may.
 	Min    Role
 	Reach  Reach
 	Agents Agents

@@ -156,7 +156,7 @@ func (l *rateLimiter) bounds(from guessing) (burst int, every time.Duration) {
 	return l.limits.Burst, l.limits.Every
 }
 
-// most is how long the wrong keys of a place are remembered by one process: twice as many as may come at once.
+// limit is how long the wrong keys of a place are remembered by one process: twice as many as may come at once.
 func (l *rateLimiter) limit() time.Duration { return time.Duration(2*l.limits.Burst) * l.limits.Every }
 
 // maxOfAll is how long they are remembered where several processes were given some.

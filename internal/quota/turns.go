@@ -27,7 +27,7 @@ type waiter struct {
 	come   chan struct{}
 }
 
-// NewTurns makes turns for most callers at a time. share is how many of them may be of one tenant, and is asked each time; nil is all.
+// NewTurns makes turns for limit callers at a time. share is how many of them may be of one tenant, and is asked each time; nil is all.
 func NewTurns(limit int, share func(whole int64) int64) *Turns {
 	if share == nil {
 		share = func(whole int64) int64 { return whole }

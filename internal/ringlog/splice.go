@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Splice appends what is in a pipe: up to most bytes, as soon as there are any. It returns io.EOF when nobody has the pipe's
+// Splice appends what is in a pipe: up to limit bytes, as soon as there are any. It returns io.EOF when nobody has the pipe's
 // other end, and what from says when it is closed or past its deadline; from must not block. On Linux the kernel moves the
 // bytes (splice(2)), so that one that was taken out of the pipe is in the file, whenever the process is killed; elsewhere
 // what was read and not yet written is lost. A full disk is treated as in Write: the bytes are taken and dropped.

@@ -37,7 +37,7 @@ func (f *Folder) Owned() (Owned, error) {
 	return o, nil
 }
 
-// Read reads a plain file of up to most bytes, and says whose it is. It does not block: a pipe is no plain file.
+// Read reads a plain file of up to limit bytes, and says whose it is. It does not block: a pipe is no plain file.
 func (f *Folder) Read(name string, limit int64) (data []byte, o Owned, err error) {
 	at := path.Join(f.path, name)
 	fd, err := f.Open(name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -56,7 +56,7 @@ func (f *Folder) Read(name string, limit int64) (data []byte, o Owned, err error
 	return data, o, err
 }
 
-// Names lists the folder in order: up to most of its names, because others may have filled it; all of them when most
+// Names lists the folder in order: up to limit of its names, because others may have filled it; all of them when limit
 // is negative.
 func (f *Folder) Names(limit int) (names []string, err error) {
 	fd, err := f.openat(".", folderFlags, 0)

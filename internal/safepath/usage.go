@@ -20,7 +20,7 @@ type Usage struct {
 // usageBlock is what the blocks of stat(2) are counted in, on every system.
 const usageBlock = 512
 
-// Usage adds up what is in the folder, of up to most files. It follows no link and enters no mount. A file that changes meanwhile is
+// Usage adds up what is in the folder, of up to limit files. It follows no link and enters no mount. A file that changes meanwhile is
 // counted or not.
 func (f *Folder) Usage(ctx context.Context, limit int64) (u Usage, err error) {
 	return u, f.usage(ctx, &u, limit, deepest)

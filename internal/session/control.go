@@ -117,7 +117,7 @@ func (svc *Service) held(s *session) bool {
 	return s.takeover != nil && s.takeover.firm
 }
 
-// controlOf is a takeover as it is shown. The caller holds s.mu.
+// controlOf is a takeover as it is shown. The caller holds svc.mu.
 func controlOf(g *takeover) *Control {
 	if g == nil {
 		return nil

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -20,7 +21,7 @@ func (svc *Service) Close(ctx context.Context, by identity.Principal, id string)
 	if err != nil {
 		return Session{}, err
 	}
-	svc.begin(s, Ended{Cause: CauseClosed, by: by.Actor()})
+	svc.startClosing(s, Ended{Cause: CauseClosed, by: by.Actor()})
 	svc.mu.Lock()
 	defer svc.mu.Unlock()
 	return svc.view(s), nil
@@ -43,9 +44,9 @@ func (svc *Service) WaitGone(ctx context.Context, by identity.Principal, id stri
 	return svc.view(s), nil
 }
 
-// begin starts the end of a session, and reports whether it did: the first reason is the one that stays. An opening
-// is told to give up, and does the rest itself; so does the keeper of a session that was ready.
-func (svc *Service) begin(s *session, e Ended) bool {
+// startClosing starts the end of a session, and reports whether it did: the first reason is the one that stays. An opening
+// is told to give up, and does the rest itself; so does watchUntilEnd for a session that was ready.
+func (svc *Service) startClosing(s *session, e Ended) bool {
 	svc.mu.Lock()
 	was := s.state
 	if was != StateOpening && was != StateReady || s.ended != nil {
@@ -98,7 +99,7 @@ func (svc *Service) EndPermitted(permission string, is grant.Access) int {
 	svc.mu.Unlock()
 	ended := 0
 	for _, s := range with {
-		if svc.begin(s, Ended{Cause: CauseDisallowed}) {
+		if svc.startClosing(s, Ended{Cause: CauseDisallowed}) {
 			ended++
 		}
 	}
@@ -112,8 +113,8 @@ const permissionRecheck = 10 * time.Second
 // Look starts a check whether permissions of sessions were taken back. It does not wait for the check.
 func (svc *Service) Look() { svc.recheck.Send() }
 
-// keepPermissions does again and again, until the service ends, what other processes may have made necessary.
-func (svc *Service) keepPermissions() {
+// recheckPermissions does again and again, until the service ends, what other processes may have made necessary.
+func (svc *Service) recheckPermissions() {
 	again := time.NewTicker(permissionRecheck)
 	defer again.Stop()
 	for {
@@ -143,7 +144,7 @@ func (svc *Service) endDisallowed() {
 		ctx, cancel := context.WithTimeout(s.life, permissionRecheck)
 		for _, id := range permissions {
 			if stands, err := svc.Accounts.Grants.PermissionStands(ctx, id, s.plan.access); err == nil && !stands {
-				svc.begin(s, Ended{Cause: CauseDisallowed})
+				svc.startClosing(s, Ended{Cause: CauseDisallowed})
 			}
 		}
 		late := errors.Is(ctx.Err(), context.DeadlineExceeded)
@@ -154,8 +155,8 @@ func (svc *Service) endDisallowed() {
 	}
 }
 
-// keep watches over a session that is ready: its time, its use and its browser. Then it removes it.
-func (svc *Service) keep(s *session) {
+// watchUntilEnd watches over a session that is ready: its time, its use and its browser. Then it removes it.
+func (svc *Service) watchUntilEnd(s *session) {
 	svc.mu.Lock()
 	i := s.instance
 	svc.mu.Unlock()
@@ -167,23 +168,23 @@ func (svc *Service) keep(s *session) {
 		case <-s.stop:
 			watching = false
 		case <-s.revoked.Done():
-			svc.begin(s, Ended{Cause: CauseRevoked})
+			svc.startClosing(s, Ended{Cause: CauseRevoked})
 			<-s.stop
 			watching = false
 		case <-i.browser.Done():
-			// The end of a session closes its pipe too, so the browser may seem to end first; begin knows.
-			svc.begin(s, Ended{Cause: CauseBrowserExited})
+			// The end of a session closes its pipe too, so the browser may seem to end first; startClosing knows.
+			svc.startClosing(s, Ended{Cause: CauseBrowserExited})
 			<-s.stop
 			watching = false
 		case <-s.lost:
-			svc.begin(s, Ended{Cause: lostCause(s.plan)})
+			svc.startClosing(s, Ended{Cause: lostCause(s.plan)})
 			<-s.stop
 			watching = false
 		case <-i.suspected:
 			svc.suspect(s)
 		case <-timer.C:
 			if cause, left := svc.overdue(s); left <= 0 {
-				svc.begin(s, Ended{Cause: cause})
+				svc.startClosing(s, Ended{Cause: cause})
 			} else {
 				timer.Reset(min(left, identity.LookAgain)) // which stands still while the machine sleeps
 			}
@@ -191,6 +192,50 @@ func (svc *Service) keep(s *session) {
 	}
 	svc.explain(s, i)
 	svc.remove(s, i)
+}
+
+// remove removes the jail of a session that has ended, and puts that on record.
+func (svc *Service) remove(s *session, i *instance) {
+	svc.mu.Lock()
+	e := *s.ended
+	svc.mu.Unlock()
+	actor := e.by
+	if actor == "" {
+		actor = actorSystem
+	}
+	record := svc.Records.BeginEnding(svc.intent(s, actor, string(identity.SessionClose), "", audit.Fields{"cause": string(e.Cause)}))
+	began := svc.Now()
+	err := svc.destroy(svc.background, i)
+	took := svc.Now().Sub(began)
+	record.End(outcome(err, audit.Fields{"removed": err == nil, "took_ms": milliseconds(took)}))
+	svc.markEnded(s, took, err)
+}
+
+// markEnded moves a session, of which nothing is left, to those that can only be asked about.
+func (svc *Service) markEnded(s *session, took time.Duration, err error) {
+	svc.endTape(s)
+	s.unhold()
+	s.revoke(nil) // lets go of its context
+	svc.release(s)
+	svc.mu.Lock()
+	defer svc.mu.Unlock()
+	s.state = StateClosed
+	if s.ended.Cause == CauseFailed {
+		s.state = StateFailed
+	}
+	ended := *s.ended // a view may still hold the old one
+	if s.instance != nil {
+		ms := milliseconds(took)
+		ended.Teardown = &ms
+	}
+	if err != nil {
+		ended.TeardownError = "the jail could not be removed; the host daemon tries again"
+		svc.Log.Error("remove a session's jail", "session", s.id, "jail", s.jail, "error", err)
+	}
+	s.ended, s.instance, s.values, s.abort = &ended, nil, nil, nil
+	delete(svc.sessions, s.id)
+	svc.keepEnded(s)
+	close(s.gone)
 }
 
 // overdue says how long a session has left, and what ends it then.
@@ -206,7 +251,7 @@ func (svc *Service) overdue(s *session) (Cause, time.Duration) {
 }
 
 // idleUntil is when a session is idle for too long, as far as can be said now. A request in flight is use, and so are a
-// DevTools client that is attached, somebody who watches, and every byte through the gateway. The caller holds s.mu.
+// DevTools client that is attached, somebody who watches, and every byte through the gateway. The caller holds svc.mu.
 func (svc *Service) idleUntil(s *session) time.Time {
 	used := s.used
 	if s.using > 0 || len(s.attached) > 0 || len(s.lives) > 0 {

@@ -46,7 +46,7 @@ func TestBrowserThatDoesNotTakeTheCookiesGetsNoSession(t *testing.T) {
 		takes func([]cookies.Cookie) ([]cookies.Cookie, error)
 		code  string
 		says  []string
-		// most is how often the browser may be asked.
+		// limit is how often the browser may be asked.
 		limit int
 	}{
 		"it refuses one": {refusing("c17"), problem.InjectionFailed, []string{"c17 of .example.com", "does not take"}, 2 + 2*6},

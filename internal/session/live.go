@@ -229,7 +229,7 @@ func (svc *Service) steer(ctx context.Context, s *session, by identity.Principal
 }
 
 // occupy counts a use of a session, in its present turn, and of the token that it is used with. It ends with both. The
-// caller holds s.mu; done takes it.
+// caller holds svc.mu; done takes it.
 func (svc *Service) occupy(ctx context.Context, s *session, by identity.Principal) (within context.Context, done func(), err error) {
 	turns := []*usePeriod{s.period}
 	if by.SessionToken != "" {

@@ -29,7 +29,7 @@ func (svc *Service) vet(ctx context.Context, s *session) error {
 	defer cancel()
 	err := b.Network(ctx)
 	if problem.CodeOf(err) == problem.CookiesLost {
-		// Ending the session here would deadlock: the end waits for the gateway, which waits for this answer. keep ends it.
+		// Ending the session here would deadlock: the end waits for the gateway, which waits for this answer. watchUntilEnd ends it.
 		s.noteLost()
 		return svc.lostProblem(s)
 	}

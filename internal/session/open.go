@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -286,7 +285,7 @@ func (svc *Service) markReady(s *session) (Session, bool) {
 		s.timing.Start, s.timing.Verify = milliseconds(t.Start), milliseconds(t.Verify)
 		s.timing.Ready = milliseconds(i.answered.Sub(i.born))
 	}
-	svc.tasks.Go(func() { svc.keep(s) })
+	svc.tasks.Go(func() { svc.watchUntilEnd(s) })
 	if len(s.plan.domains) > 0 {
 		svc.tasks.Go(func() { svc.lookAgain(s, i.browser) })
 	}
@@ -327,23 +326,6 @@ func (svc *Service) rollBack(s *session, why error) {
 	svc.remove(s, i)
 }
 
-// remove removes the jail of a session that has ended, and puts that on record.
-func (svc *Service) remove(s *session, i *instance) {
-	svc.mu.Lock()
-	e := *s.ended
-	svc.mu.Unlock()
-	actor := e.by
-	if actor == "" {
-		actor = actorSystem
-	}
-	record := svc.Records.BeginEnding(svc.intent(s, actor, string(identity.SessionClose), "", audit.Fields{"cause": string(e.Cause)}))
-	began := svc.Now()
-	err := svc.destroy(svc.background, i)
-	took := svc.Now().Sub(began)
-	record.End(outcome(err, audit.Fields{"removed": err == nil, "took_ms": milliseconds(took)}))
-	svc.markEnded(s, took, err)
-}
-
 // publicText is the half of an error that may be shown.
 func publicText(err error) string {
 	if p, ok := problem.As(err); ok {
@@ -356,31 +338,4 @@ func publicText(err error) string {
 		return "it took longer than the caller waited"
 	}
 	return "it could not be opened; the log of the control plane says why"
-}
-
-// markEnded moves a session, of which nothing is left, to those that can only be asked about.
-func (svc *Service) markEnded(s *session, took time.Duration, err error) {
-	svc.endTape(s)
-	s.unhold()
-	s.revoke(nil) // lets go of its context
-	svc.release(s)
-	svc.mu.Lock()
-	defer svc.mu.Unlock()
-	s.state = StateClosed
-	if s.ended.Cause == CauseFailed {
-		s.state = StateFailed
-	}
-	ended := *s.ended // a view may still hold the old one
-	if s.instance != nil {
-		ms := milliseconds(took)
-		ended.Teardown = &ms
-	}
-	if err != nil {
-		ended.TeardownError = "the jail could not be removed; the host daemon tries again"
-		svc.Log.Error("remove a session's jail", "session", s.id, "jail", s.jail, "error", err)
-	}
-	s.ended, s.instance, s.values, s.abort = &ended, nil, nil, nil
-	delete(svc.sessions, s.id)
-	svc.keepEnded(s)
-	close(s.gone)
 }

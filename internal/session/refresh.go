@@ -105,7 +105,7 @@ func (svc *Service) openFirst(id string) {
 	})
 }
 
-// refreshing refuses a second refresh session of a domain. The caller holds s.mu.
+// refreshing refuses a second refresh session of a domain. The caller holds svc.mu.
 func (svc *Service) refreshing(p plan) error {
 	if p.mode != ModeRefresh {
 		return nil

@@ -53,7 +53,7 @@ type OpenRequest struct {
 
 	Limits LimitsRequest `json:"limits,omitzero" doc:"limits of its jail, instead of the configured ones"`
 
-	// Least is what TTL and Idle are at least where they are left out, as far as the longest life of a session allows.
+	// Min is what TTL and Idle are at least where they are left out, as far as the longest life of a session allows.
 	Min time.Duration `json:"-"`
 }
 

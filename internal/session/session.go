@@ -287,7 +287,7 @@ func New(o Options) (*Service, error) {
 	svc.trust = newTrust(svc)
 	svc.pool = newPool(svc)
 	svc.tasks.Go(svc.pool.run)
-	svc.tasks.Go(svc.keepPermissions)
+	svc.tasks.Go(svc.recheckPermissions)
 	return svc, nil
 }
 
@@ -392,7 +392,7 @@ func (svc *Service) Shutdown(ctx context.Context) error {
 	svc.mu.Unlock()
 	svc.stop()
 	for _, s := range all {
-		svc.begin(s, Ended{Cause: CauseShutdown})
+		svc.startClosing(s, Ended{Cause: CauseShutdown})
 	}
 	done := make(chan struct{})
 	go func() { // ends with the tasks, which all end: see their bounds

@@ -202,12 +202,12 @@ func (svc *Service) RevokeToken(ctx context.Context, by identity.Principal, id, 
 	return nil
 }
 
-// tokenGood says whether a principal's token for a session was not revoked since it was looked at. The caller holds s.mu.
+// tokenGood says whether a principal's token for a session was not revoked since it was looked at. The caller holds svc.mu.
 func (svc *Service) tokenGood(by identity.Principal) bool {
 	return by.SessionToken == "" || svc.usesOf(by) != nil
 }
 
-// usesOf is what is done with a principal's token for a session; nil when that is not good any more. The caller holds s.mu.
+// usesOf is what is done with a principal's token for a session; nil when that is not good any more. The caller holds svc.mu.
 func (svc *Service) usesOf(by identity.Principal) *usePeriod {
 	for _, t := range svc.tokens {
 		if t.by.SessionToken == by.SessionToken {
@@ -217,7 +217,7 @@ func (svc *Service) usesOf(by identity.Principal) *usePeriod {
 	return nil
 }
 
-// expireTokens forgets the tokens that are not good any more, and says how many a session has. The caller holds s.mu.
+// expireTokens forgets the tokens that are not good any more, and says how many a session has. The caller holds svc.mu.
 func (svc *Service) expireTokens(session string) (count int) {
 	now := svc.Now()
 	for sum, t := range svc.tokens {

@@ -232,7 +232,7 @@ func (svc *Service) States() map[State]int {
 	return out
 }
 
-// find looks a session up, also among those that have ended. The caller holds s.mu.
+// find looks a session up, also among those that have ended. The caller holds svc.mu.
 func (svc *Service) find(id string) *session {
 	svc.purge()
 	if s, ok := svc.sessions[id]; ok {
@@ -246,7 +246,7 @@ func (svc *Service) find(id string) *session {
 	return nil
 }
 
-// keepEnded keeps a session that has ended. One too many of its tenant takes the place of the oldest. The caller holds s.mu.
+// keepEnded keeps a session that has ended. One too many of its tenant takes the place of the oldest. The caller holds svc.mu.
 func (svc *Service) keepEnded(s *session) {
 	first, n := len(svc.ended), 1
 	for at, other := range svc.ended {
@@ -260,7 +260,7 @@ func (svc *Service) keepEnded(s *session) {
 	svc.purge()
 }
 
-// purge forgets the sessions that ended too long ago. The caller holds s.mu.
+// purge forgets the sessions that ended too long ago. The caller holds svc.mu.
 func (svc *Service) purge() {
 	now := svc.Now()
 	first := 0
@@ -281,7 +281,7 @@ func (svc *Service) Held(asks quota.Holder) []quota.Amount {
 	return append(out, svc.messages.Amounts(asks)...)
 }
 
-// count counts the sessions of all, of a tenant and of an agent. The caller holds s.mu.
+// count counts the sessions of all, of a tenant and of an agent. The caller holds svc.mu.
 func (svc *Service) count(asks quota.Holder) (open, closing quota.Held) {
 	for _, s := range svc.sessions {
 		holds := quota.Holder{Tenant: s.plan.tenant, Agent: s.by.AgentID()}
@@ -294,7 +294,7 @@ func (svc *Service) count(asks quota.Holder) (open, closing quota.Held) {
 	return open, closing
 }
 
-// view is a session as it is shown. The caller holds s.mu.
+// view is a session as it is shown. The caller holds svc.mu.
 func (svc *Service) view(s *session) Session {
 	out := Session{
 		ID: s.id, Label: s.plan.label, State: s.state, Tenant: s.plan.tenant, OpenedBy: s.by.Actor(),

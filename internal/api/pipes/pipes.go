@@ -35,8 +35,8 @@ const (
 const (
 	// Window is how much may be under way in one channel.
 	Window = 256 << 10
-	// most is the largest message that is sent, maxMessage the largest that is taken.
-	limit      = 32 << 10
+	// maxSent is the largest message that is sent, maxMessage the largest that is taken.
+	maxSent    = 32 << 10
 	maxMessage = 256 << 10
 
 	// pingEvery is how often a silent peer is asked whether it is still there.
@@ -173,14 +173,14 @@ func (s *stream) poke() { s.changed.Send() }
 // Send sends everything that from has, to its end, and then that it is the end. It returns when that is sent, or ctx ends.
 func (p *Pipes) Send(ctx context.Context, channel byte, from io.Reader) error {
 	s := p.streams[channel]
-	message := make([]byte, 1+limit)
+	message := make([]byte, 1+maxSent)
 	message[0] = channel
 	for {
 		room, err := s.wait(ctx, func() int { return s.credit })
 		if err != nil {
 			return err
 		}
-		n, readErr := from.Read(message[1 : 1+min(room, limit)])
+		n, readErr := from.Read(message[1 : 1+min(room, maxSent)])
 		if n > 0 {
 			s.mu.Lock()
 			s.credit -= n

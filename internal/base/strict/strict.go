@@ -83,7 +83,7 @@ const deepest = 10_000
 // that of its readable part, or more.
 func Names(text []byte) int {
 	var last []int // of the last object at each depth, which is forgotten when the next one begins
-	depth, now, limit := 0, 0, 0
+	depth, now, largest := 0, 0, 0
 	for i := 0; i < len(text) && depth <= deepest; i++ {
 		switch text[i] {
 		case '"':
@@ -105,11 +105,11 @@ func Names(text []byte) int {
 			if depth > 0 {
 				last[depth-1]++
 				now++
-				limit = max(limit, now)
+				largest = max(largest, now)
 			}
 		}
 	}
-	return limit
+	return largest
 }
 
 // Content says whether a Content-Type is JSON.

@@ -43,7 +43,7 @@ func (t *Tail) String() string {
 	return string(t.data[t.start:]) + string(t.data[:t.start])
 }
 
-// Lines are the last lines that are not blank: up to most lines, each of up to width characters. They are safe to show,
+// Lines are the last lines that are not blank: up to limit lines, each of up to width characters. They are safe to show,
 // since characters that would move a cursor or colour a terminal are replaced.
 func (t *Tail) Lines(limit, width int) []string {
 	all := strings.FieldsFunc(strings.ToValidUTF8(t.String(), string(utf8.RuneError)), func(r rune) bool { return r == '\n' || r == '\r' })

@@ -114,7 +114,7 @@ func (r Route) decodeBody(req *http.Request, op browser.Operation) error {
 	return strict.Object(body, op, Fields)
 }
 
-// read reads up to most bytes. says is the declared length of the body; negative when there is none.
+// read reads up to limit bytes. says is the declared length of the body; negative when there is none.
 func read(from io.Reader, says, limit int64) ([]byte, error) {
 	if from == nil {
 		return nil, nil

@@ -41,7 +41,7 @@ func (m *Map) Mixed(key string, scalar func(field string, v Value) error, mappin
 }
 
 // Rest reads all keys that were not read yet, as scalars, in order: for maps whose keys the writer chooses.
-// When there are more than most, that is a flaw and none of them is read.
+// When there are more than limit, that is a flaw and none of them is read.
 func (m *Map) Rest(limit int, read func(key string, v Value) error) {
 	left := slices.DeleteFunc(m.order, func(key string) bool { return slices.Contains(m.known, key) })
 	m.order = nil // so that none of them is unknown

@@ -52,7 +52,7 @@ var (
 	errTooLate = errors.New("it took too long to arrive")
 )
 
-// read reads to the end, or one byte more than most. Room is taken as bytes arrive, not as they are announced.
+// read reads to the end, or one byte more than limit. Room is taken as bytes arrive, not as they are announced.
 func (s *share) read(from io.Reader, limit int, late func() bool) ([]byte, error) {
 	size := min(32<<10, limit+1)
 	if !s.take(int64(size) * copies) {

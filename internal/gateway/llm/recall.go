@@ -171,7 +171,7 @@ func (t *turn) close() {
 	}
 }
 
-// get is what an item or a response consists of, if that is no more than most. ok is false where a part of it is not there.
+// get is what an item or a response consists of, if that is no more than limit parts. ok is false where a part of it is not there.
 func (t *turn) get(id string, limit int) (parts []jsontext.Value, ok bool) {
 	e, ok := t.recall.get(entryKey{by: t.by, provider: t.provider, id: id})
 	if !ok || id == "" || len(e.parts) > limit {

@@ -38,8 +38,8 @@ const (
 	macSize   = sha256.Size
 	// patience bounds how long either end may take to introduce itself.
 	patience = 5 * time.Second
-	// most connections at a time, on either end; and most that introduce themselves.
-	limit = 4096
+	// maxConnections bounds those at a time, on either end; and those that introduce themselves.
+	maxConnections = 4096
 )
 
 // Key is what a relay proves itself with.
@@ -92,8 +92,8 @@ func Listen(inner net.Listener, key Key, front uint16, log *slog.Logger) *Listen
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	l := &Listener{Listener: inner, key: key, front: front, log: log, ready: make(chan net.Conn), done: make(chan struct{}), slots: make(chan struct{}, limit),
-		pendingConns: pendingConns{limit: limit}}
+	l := &Listener{Listener: inner, key: key, front: front, log: log, ready: make(chan net.Conn), done: make(chan struct{}), slots: make(chan struct{}, maxConnections),
+		pendingConns: pendingConns{limit: maxConnections}}
 	l.running.Go(l.accept)
 	return l
 }
@@ -321,7 +321,7 @@ func Run(ctx context.Context, o Options) error {
 	defer running.Wait()
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = o.Listener.Close() })()
-	slots := make(chan struct{}, limit)
+	slots := make(chan struct{}, maxConnections)
 	for {
 		c, err := accept(o.Listener, ctx.Done(), o.Log)
 		if err != nil {

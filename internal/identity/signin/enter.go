@@ -99,7 +99,7 @@ func (s *Service) end(row store.SignIn) time.Time {
 	return row.ExpiresAt
 }
 
-// plain makes one line of a text that a client sent, cut to most characters.
+// plain makes one line of a text that a client sent, cut to limit characters.
 func plain(text string, limit int) string {
 	return texts.Fit(strings.TrimSpace(texts.Printable(strings.ToValidUTF8(text, ""), -1)), limit)
 }
