@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/agent"
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/op"
 )
 
 const (
@@ -98,7 +98,7 @@ func (b *bench) spawned(ctx context.Context, x *testInstance) {
 	line := []string{"/bin/echo", "here"}
 	attach := func(exec bool) func(*firstByte) {
 		return func(out *firstByte) {
-			must(x.api.Attach(ctx, "bot", exec, api.ProcessRequest{Argv: line}, client.Streams{Out: out, Err: out}))
+			must(x.api.Attach(ctx, "bot", exec, op.ProcessRequest{Argv: line}, client.Streams{Out: out, Err: out}))
 		}
 	}
 	run := func(out *firstByte, cmd *exec.Cmd) {

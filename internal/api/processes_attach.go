@@ -15,6 +15,7 @@ import (
 	"github.com/clawjail/clawjail/internal/api/socket"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -28,9 +29,9 @@ const (
 
 // Attached is the last message of an attachment: how the program ended, or why there is none.
 type Attached struct {
-	Process *Process   `json:"process,omitempty"`
-	Exit    *jail.Exit `json:"exit,omitempty"`
-	Problem *Problem   `json:"problem,omitempty"`
+	Process *op.Process `json:"process,omitempty"`
+	Exit    *jail.Exit  `json:"exit,omitempty"`
+	Problem *Problem    `json:"problem,omitempty"`
 }
 
 // attach runs a program in a jail for the client of a WebSocket, whose first message says which. A caller without the right gets
@@ -106,27 +107,27 @@ func (t *attachment) serve(ctx context.Context) {
 }
 
 // readRequest reads what is to be run.
-func (t *attachment) readRequest(ctx context.Context) (ProcessRequest, error) {
+func (t *attachment) readRequest(ctx context.Context) (op.ProcessRequest, error) {
 	ctx, cancel := context.WithTimeout(ctx, attachLimit)
 	defer cancel()
 	t.conn.SetReadLimit(maxAttach)
 	kind, text, err := t.conn.Read(ctx)
 	if err != nil {
-		return ProcessRequest{}, pipes.ErrLeft // a read that was given up has closed the connection
+		return op.ProcessRequest{}, pipes.ErrLeft // a read that was given up has closed the connection
 	}
 	if kind != websocket.MessageText {
-		return ProcessRequest{}, problem.New(problem.BadRequest, "the protocol is in docs/spawn.md", "the first message is not a text that says what to run")
+		return op.ProcessRequest{}, problem.New(problem.BadRequest, "the protocol is in docs/spawn.md", "the first message is not a text that says what to run")
 	}
-	return decode[ProcessRequest](text)
+	return decode[op.ProcessRequest](text)
 }
 
 // run runs the program until it has ended and everything that it printed is sent. runCtx ends with the connection or the
 // server, sendCtx only with serve.
-func (t *attachment) run(runCtx, sendCtx context.Context, streams *pipes.Pipes, body ProcessRequest) (Attached, error) {
+func (t *attachment) run(runCtx, sendCtx context.Context, streams *pipes.Pipes, body op.ProcessRequest) (Attached, error) {
 	if body.Tenant != "" && body.Tenant != t.tenant {
 		return Attached{}, problem.New(problem.BadRequest, "leave it out there", "the tenant is named in the address")
 	}
-	request, err := body.request()
+	request, err := body.Request()
 	if err != nil {
 		return Attached{}, err
 	}
@@ -140,7 +141,7 @@ func (t *attachment) run(runCtx, sendCtx context.Context, streams *pipes.Pipes, 
 	} else {
 		var started agent.Process
 		started, program, err = t.api.Agents.Run(runCtx, t.by, t.tenant, t.name, request)
-		out.Process = (*Process)(&started)
+		out.Process = (*op.Process)(&started)
 	}
 	if err != nil {
 		return Attached{}, causeOf(runCtx, err)

@@ -33,5 +33,6 @@ func called[In, Out any](ctx context.Context, a *API, o op.Op[In, Out], by ident
 			return out, err
 		}
 	}
-	return o.Call(ctx, op.Backend{People: a.Identity, Health: a.Status, Nodes: a.Nodes, Egress: a.Egress, Credentials: a.Credentials, Audit: a.auditor(), Agents: a.Agents, Sessions: a.Sessions, Servers: a.Servers, Now: a.Now, Failed: a.failed}, by, *in)
+	return o.Call(ctx, op.Backend{People: a.Identity, Health: a.Status, Nodes: a.Nodes, Egress: a.Egress, Credentials: a.Credentials, Audit: a.auditor(),
+		Agents: a.Agents, Sessions: a.Sessions, SignIns: a.SignIn, Servers: a.Servers, Now: a.Now, Failed: a.failed}, by, *in)
 }

@@ -18,9 +18,8 @@ import (
 
 // SignIn knows who is signed in to the console. *signin.Service is one.
 type SignIn interface {
+	op.ConsoleSignIns
 	NewLink(ctx context.Context, by identity.Principal) (signin.Link, error)
-	List(ctx context.Context, by identity.Principal, in signin.SignIn) ([]signin.SignIn, error)
-	End(ctx context.Context, by identity.Principal, id string) error
 }
 
 // ConsoleSignIn is where the console takes a link's code, as the parameter code.
@@ -36,21 +35,11 @@ type ConsoleLink struct {
 // Format implements fmt.Formatter, for every verb.
 func (l ConsoleLink) Format(f fmt.State, _ rune) { op.WithoutKey(f, "link to the console") }
 
-// SignIns is the answer to a listing.
-type SignIns struct {
-	SignIns []signin.SignIn `json:"sign_ins" nullable:"false"`
-}
-
-type signInInput struct {
-	ID string `path:"id" maxLength:"64" doc:"the sign-in's id"`
-}
-
 func (a *API) signInRoutes() {
 	a.plain(route{method: http.MethodPost, path: "/v1/console/links", id: "make-console-link", summary: "Make a link with which one signs in to the console, once",
 		status: http.StatusOK}, nil, map[string]*huma.Schema{"application/json": a.schema(reflect.TypeFor[ConsoleLink]())}, a.makeConsoleLink)
-	add(a, route{method: http.MethodGet, path: "/v1/console/sign-ins", id: "list-sign-ins", summary: "List who is signed in to the console"}, a.signIns)
-	add(a, route{method: http.MethodDelete, path: "/v1/console/sign-ins/{id}", id: "end-sign-in", summary: "Sign somebody out of the console",
-		status: http.StatusNoContent}, a.endSignIn)
+	provide(a, op.ListSignIns())
+	provide(a, op.EndSignIn())
 }
 
 func (a *API) makeConsoleLink(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
@@ -60,16 +49,4 @@ func (a *API) makeConsoleLink(w http.ResponseWriter, req *http.Request, by ident
 	}
 	return control.Write(w, req, ConsoleLink{Code: link.Code, ExpiresAt: link.ExpiresAt,
 		URL: a.consoleURL(req) + ConsoleSignIn + "?" + url.Values{"code": {link.Code}}.Encode()}, nil)
-}
-
-func (a *API) signIns(ctx context.Context, by identity.Principal, _ *nothing) (*answer[SignIns], error) {
-	all, err := a.SignIn.List(ctx, by, signin.SignIn{})
-	if err != nil {
-		return nil, err
-	}
-	return &answer[SignIns]{SignIns{SignIns: list(all)}}, nil
-}
-
-func (a *API) endSignIn(ctx context.Context, by identity.Principal, in *signInInput) (*nothing, error) {
-	return nil, a.SignIn.End(ctx, by, in.ID)
 }

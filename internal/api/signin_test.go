@@ -12,6 +12,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/identity/signin"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -78,7 +79,7 @@ func TestSignInsAreListedAndEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := w.request("acme viewer", "GET", "/v1/console/sign-ins", "")
-	var list SignIns
+	var list op.SignIns
 	if err := json.Unmarshal([]byte(a.body), &list); err != nil || len(list.SignIns) != 1 || list.SignIns[0].ID != in.ID || list.SignIns[0].UserAgent != "Firefox" || list.SignIns[0].Current {
 		t.Errorf("%s, %v", a.body, err)
 	}

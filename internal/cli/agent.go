@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -23,7 +24,7 @@ func newAgentCommand(p *program) *cobra.Command {
 			"may open sessions, and sees those that it has opened itself. During a rotation it has two tokens.",
 	})
 	cmd.AddCommand(newAgentSync(p), newAgentAdd(p), newAgentRemove(p), described(p, op.ListAgents()), described(p, op.ShowAgent()), newAgentLogs(p), described(p, op.RestartAgent()),
-		newAgentExec(p), newAgentType(p), newAgentCreate(p), newAgentCompose(p),
+		newAgentExec(p), described(p, op.ListProcesses()), described(p, op.EndProcess()), newAgentType(p), newAgentCreate(p), newAgentCompose(p),
 		described(p, op.RevokeAgent()), described(p, op.RestoreAgent()),
 		newAgentToken(p), newAgentEnv(p), newAgentTools(p), newAgentLimits(p))
 	return cmd
@@ -97,6 +98,13 @@ func sessionTokenIDs(session string) names {
 	return func(ctx context.Context, c *client.Client, _ string) ([]string, error) {
 		all, err := client.Call(ctx, c, op.ListSessionTokens(), op.SessionNamed{ID: session})
 		return namesOf(all.Tokens, err, func(t op.SessionTokenInfo) (string, string) { return t.ID, string(t.Scope) })
+	}
+}
+
+func processIDs(agent string) names {
+	return func(ctx context.Context, c *client.Client, tenant string) ([]string, error) {
+		all, err := client.Call(ctx, c, op.ListProcesses(), op.OneAgent{Name: agent, InTenant: op.InTenant{Tenant: tenant}})
+		return namesOf(all.Processes, err, func(p op.Process) (string, string) { return p.ID, strings.Join(p.Argv, " ") })
 	}
 }
 

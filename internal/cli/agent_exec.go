@@ -3,13 +3,12 @@ package cli
 import (
 	"slices"
 
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/spf13/cobra"
-
-	"github.com/clawjail/clawjail/internal/api"
 )
 
 func newAgentExec(p *program) *cobra.Command {
-	var request api.ProcessRequest
+	var request op.ProcessRequest
 	var env []string
 	cmd := &cobra.Command{
 		Use:   "exec NAME [flags] -- PROGRAM [ARGUMENT…]",

@@ -29,6 +29,7 @@ type keptAgents struct {
 	log      map[jail.Stream]string
 	marks    map[jail.Stream][]ringlog.Mark
 	typed    string
+	started  []agent.Process
 	removes  []string // that were agreed to
 	lost     bool     // nobody knows which jails there are
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -99,6 +100,14 @@ func TestListingsAsPeopleReadThem(t *testing.T) {
 		{"tokens", rowsOf(op.ListTokens().View(op.Tokens{Tokens: []op.Token{
 			{ID: "T1", Hint: "cjagt_abcd", CreatedAt: at(0)},
 			{ID: "T2", Hint: "cjagt_efgh", CreatedAt: at(0), ExpiresAt: at(-1), UsedAt: at(0)},
+		}})[0], now)},
+		{"programs", rowsOf(op.ListProcesses().View(op.ProcessList{Processes: []op.Process{
+			{ID: "pr_1", Jail: "cj_1", OwnJail: true, Argv: []string{"/bin/sh", "-c", hostile}, StartedAt: at(-time.Hour), StartedBy: "admin"},
+			{ID: "pr_2", Jail: "cj_2", Argv: []string{"/bin/false"}, StartedAt: at(0), StartedBy: "operator:o1", Exit: &jail.Exit{Code: 1, Cause: jail.CauseExited}},
+		}})[0], now)},
+		{"sign-ins", rowsOf(op.ListSignIns().View(op.SignIns{SignIns: []signin.SignIn{
+			{ID: "si_1", Name: hostile, Method: "key", Remote: "192.0.2.1", UserAgent: hostile, CreatedAt: at(-time.Hour), UsedAt: at(0), ExpiresAt: at(time.Hour)},
+			{ID: "si_2", Name: "Ada", Tenant: "acme", Method: "passkey", CreatedAt: at(-time.Hour), UsedAt: at(0), ExpiresAt: at(time.Hour)},
 		}})[0], now)},
 	}
 	var b strings.Builder

@@ -355,7 +355,7 @@ func namesBy(whose string, behind ...string) names {
 	known, ok := map[string]names{
 		"nodes": nodeNames, "tenants": tenantNames, "operators": operatorIDs, "agents": agentNames, "accounts": domainsOfSets, "allowed accounts": domainsAllowed,
 		"mcp servers": mcpServerNames, "access": accessIDs, "rules": ruleIDs, "secrets": serviceNames, "services": namesOfEntries(serviceEntries), "providers": namesOfEntries(providerEntries), "sessions": sessionIDs, "recordings": recordingIDs,
-		"tokens": agentTokenIDs(first), "session tokens": sessionTokenIDs(first),
+		"tokens": agentTokenIDs(first), "session tokens": sessionTokenIDs(first), "processes": processIDs(first), "sign-ins": signInIDs,
 	}[whose]
 	if !ok {
 		panic("nobody knows the names of " + whose)

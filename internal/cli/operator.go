@@ -9,6 +9,7 @@ import (
 	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/grant"
+	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/op"
 )
 
@@ -21,7 +22,8 @@ func newOperatorCommand(p *program) *cobra.Command {
 			"installation, admin.key, belongs to no operator: " +
 			"it can do everything, and these commands use it unless $" + keyVariable + " says otherwise.",
 	})
-	cmd.AddCommand(described(p, op.ListOperators()), described(p, op.CreateOperator()), described(p, op.RotateOperator()), described(p, op.RevokeOperator()))
+	cmd.AddCommand(described(p, op.ListOperators()), described(p, op.CreateOperator()), described(p, op.RotateOperator()), described(p, op.RevokeOperator()),
+		described(p, op.ListSignIns()), described(p, op.EndSignIn()))
 	return cmd
 }
 
@@ -58,4 +60,9 @@ func span(cmd *cobra.Command, flag, text string) error {
 func operatorIDs(ctx context.Context, c *client.Client, tenant string) ([]string, error) {
 	all, err := client.Call(ctx, c, op.ListOperators(), op.OfTenant{Tenant: tenant})
 	return namesOf(all.Operators, err, func(o op.Operator) (string, string) { return o.ID, o.Name + " (" + string(o.Role) + ")" })
+}
+
+func signInIDs(ctx context.Context, c *client.Client, _ string) ([]string, error) {
+	all, err := client.Call(ctx, c, op.ListSignIns(), op.None{})
+	return namesOf(all.SignIns, err, func(s signin.SignIn) (string, string) { return s.ID, s.Name })
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jailspawn"
@@ -33,8 +32,8 @@ const signalled = 128
 type spawning struct {
 	agent, jail, root       string
 	env, mounts             []string
-	request                 api.ProcessRequest
-	limits                  api.ProcessLimits
+	request                 op.ProcessRequest
+	limits                  op.ProcessLimits
 	detach, asJSON          bool
 	user, rootPath, network string
 }
@@ -112,7 +111,7 @@ func newSpawnCommand(p *program) *cobra.Command {
 
 // read checks what was said, as far as that can be without asking.
 func (s *spawning) read(cmd *cobra.Command, args []string) error {
-	if s.jail != "" && (s.root != "" || s.request.Template != "" || len(s.mounts) > 0 || s.limits != (api.ProcessLimits{})) {
+	if s.jail != "" && (s.root != "" || s.request.Template != "" || len(s.mounts) > 0 || s.limits != (op.ProcessLimits{})) {
 		return usage(cmd, "a jail that runs has its root, mounts and limits already: give --jail alone")
 	}
 	if s.root != "" && s.request.Template != "" {
@@ -141,13 +140,13 @@ func (s *spawning) read(cmd *cobra.Command, args []string) error {
 		}
 		s.request.Env[name] = value
 	}
-	if s.limits != (api.ProcessLimits{}) {
+	if s.limits != (op.ProcessLimits{}) {
 		s.request.Limits = &s.limits
 	}
 	if s.jail+s.root+s.rootPath+s.user+s.network == "" && len(s.mounts) == 0 {
 		return nil
 	}
-	s.request.Jail = &api.ProcessJail{Name: s.jail, Path: s.root, RootPath: s.rootPath, User: s.user, IP4: networks()[s.network]}
+	s.request.Jail = &op.ProcessJail{Name: s.jail, Path: s.root, RootPath: s.rootPath, User: s.user, IP4: networks()[s.network]}
 	for _, text := range s.mounts {
 		m, ok := mountOf(text)
 		if !ok {
@@ -164,12 +163,12 @@ func networks() map[string]string {
 }
 
 // mountOf reads SOURCE:TARGET[:ro|:rw].
-func mountOf(text string) (api.ProcessMount, bool) {
+func mountOf(text string) (op.ProcessMount, bool) {
 	parts := strings.Split(text, ":")
 	if len(parts) < 2 || len(parts) > 3 || !strings.HasPrefix(parts[0], "/") || !strings.HasPrefix(parts[1], "/") {
-		return api.ProcessMount{}, false
+		return op.ProcessMount{}, false
 	}
-	m := api.ProcessMount{Source: parts[0], Target: parts[1]}
+	m := op.ProcessMount{Source: parts[0], Target: parts[1]}
 	if len(parts) == 3 {
 		m.ReadOnly = parts[2] == "ro"
 		return m, m.ReadOnly || parts[2] == "rw"
@@ -203,7 +202,7 @@ func (s *spawning) whose(ctx context.Context, c *client.Client) (string, error) 
 
 // start starts a program that runs on.
 func (s *spawning) start(cmd *cobra.Command, c *client.Client, name string) error {
-	started, err := c.StartProcess(cmd.Context(), name, s.request)
+	started, err := client.Call(cmd.Context(), c, op.StartProcess(), op.NewProcess{Name: name, Body: op.With(s.request)})
 	if err != nil {
 		return err
 	}
@@ -215,7 +214,7 @@ func (s *spawning) start(cmd *cobra.Command, c *client.Client, name string) erro
 }
 
 // attach runs a program with the stdio of this one. `clawjail agent exec` is it with exec.
-func attach(cmd *cobra.Command, c *client.Client, name string, exec bool, r api.ProcessRequest) error {
+func attach(cmd *cobra.Command, c *client.Client, name string, exec bool, r op.ProcessRequest) error {
 	out, err := c.Attach(cmd.Context(), name, exec, r, client.Streams{In: cmd.InOrStdin(), Out: cmd.OutOrStdout(), Err: cmd.ErrOrStderr()})
 	switch {
 	case errors.Is(err, syscall.EPIPE), errors.Is(err, io.ErrClosedPipe), errors.Is(err, os.ErrClosed):

@@ -14,10 +14,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jailspawn"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -84,7 +84,7 @@ func (s *spawning) readDirect(cmd *cobra.Command) error {
 	if s.jail == "" && s.root == "" {
 		return usage(cmd, "there is no host daemon here: say which jail, --jail NAME or --root PATH")
 	}
-	if s.agent != "" && s.agent != s.jail || s.request.Template != "" || len(s.mounts) > 0 || s.limits != (api.ProcessLimits{}) || s.detach || s.request.TTL != "" || s.request.Tenant != "" {
+	if s.agent != "" && s.agent != s.jail || s.request.Template != "" || len(s.mounts) > 0 || s.limits != (op.ProcessLimits{}) || s.detach || s.request.TTL != "" || s.request.Tenant != "" {
 		return usage(cmd, "there is no host daemon here, which agents, templates, mounts, limits, --ttl and --detach need: start it, or leave them out")
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -52,12 +53,39 @@ func (k *keptAgents) Run(ctx context.Context, by identity.Principal, tenant, nam
 	return out, running, err
 }
 
-// Start starts nothing.
+// Start starts nothing, and has it listed as if it ran.
 func (k *keptAgents) Start(ctx context.Context, by identity.Principal, tenant, name string, r agent.ProcessRequest) (agent.Process, error) {
 	if _, err := k.Get(ctx, by, tenant, name); err != nil {
 		return agent.Process{}, err
 	}
-	return agent.Process{ID: "pr_" + path.Base(r.Argv[0]), Tenant: by.TenantOr(tenant), Agent: name, Argv: r.Argv, OwnJail: r.Jail == nil}, nil
+	out := agent.Process{ID: "pr_" + path.Base(r.Argv[0]), Tenant: by.TenantOr(tenant), Agent: name, Argv: r.Argv, OwnJail: r.Jail == nil, StartedAt: time.Now(), StartedBy: by.Actor()}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.started = append(k.started, out)
+	return out, nil
+}
+
+// Processes implements agent.Agents.
+func (k *keptAgents) Processes(ctx context.Context, by identity.Principal, tenant, name string) ([]agent.Process, error) {
+	if _, err := k.Get(ctx, by, tenant, name); err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.started), nil
+}
+
+// EndProcess implements agent.Agents.
+func (k *keptAgents) EndProcess(ctx context.Context, by identity.Principal, tenant, name, id string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for n := range k.started {
+		if k.started[n].ID == id {
+			k.started[n].Exit = &jail.Exit{Code: -1, Cause: jail.CauseDestroyed}
+			return nil
+		}
+	}
+	return problem.New(problem.NotFound, "", "there is no program %s", id)
 }
 
 // runHere runs a program, and ends it with ctx.

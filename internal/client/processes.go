@@ -19,6 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/api/pipes"
 	"github.com/clawjail/clawjail/internal/browser/control"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -28,24 +29,6 @@ const (
 	// maxRefusal bounds what is read of an answer that is no WebSocket.
 	maxRefusal = 64 << 10
 )
-
-// StartProcess starts a program in a jail for an agent. Its output is kept, as events.
-func (c *Client) StartProcess(ctx context.Context, name string, r api.ProcessRequest) (out api.Process, err error) {
-	err = c.do(ctx, http.MethodPost, pathOf("agents", name, "processes"), nil, r, &out)
-	return out, err
-}
-
-// Processes lists the programs of an agent that run, and those that ended within the last hour.
-func (c *Client) Processes(ctx context.Context, tenant, name string) ([]api.Process, error) {
-	var out api.ProcessList
-	err := c.do(ctx, http.MethodGet, pathOf("agents", name, "processes"), ofTenant(tenant), nil, &out)
-	return out.Processes, err
-}
-
-// EndProcess ends a program, and returns when nothing of it is left.
-func (c *Client) EndProcess(ctx context.Context, tenant, name, id string) error {
-	return c.do(ctx, http.MethodDelete, pathOf("agents", name, "processes", id), ofTenant(tenant), nil, nil)
-}
 
 // EventsQuery says which events are wanted.
 type EventsQuery struct {
@@ -129,7 +112,7 @@ type Streams struct {
 
 // Attach runs a program in a jail for an agent with its stdio here, and returns when it has ended and everything that it printed
 // is written. With exec it is in the agent's own jail, which runs. The end of ctx ends the program.
-func (c *Client) Attach(ctx context.Context, name string, exec bool, r api.ProcessRequest, stdio Streams) (api.Attached, error) {
+func (c *Client) Attach(ctx context.Context, name string, exec bool, r op.ProcessRequest, stdio Streams) (api.Attached, error) {
 	target, err := c.at(pathOf("agents", name, "attach"))
 	if err != nil {
 		return api.Attached{}, err

@@ -139,8 +139,8 @@ func plane(t *testing.T) (*Client, *people, *programs) {
 	return c, who, run
 }
 
-func shell(text string) api.ProcessRequest {
-	return api.ProcessRequest{Argv: []string{"/bin/sh", "-c", text}}
+func shell(text string) op.ProcessRequest {
+	return op.ProcessRequest{Argv: []string{"/bin/sh", "-c", text}}
 }
 
 func TestAProgramsStdioIsCarriedUntouched(t *testing.T) {
@@ -176,7 +176,7 @@ func TestAProgramIsNotAttachedToWithoutPermission(t *testing.T) {
 		t.Error(err)
 	}
 	run.fail = errors.New("not to be asked")
-	if _, err = c.Attach(t.Context(), "writer", true, api.ProcessRequest{Argv: []string{"x"}, Template: "clawbot"}, streams); problem.CodeOf(err) != problem.BadRequest {
+	if _, err = c.Attach(t.Context(), "writer", true, op.ProcessRequest{Argv: []string{"x"}, Template: "clawbot"}, streams); problem.CodeOf(err) != problem.BadRequest {
 		t.Error(err)
 	}
 	other := New(c.base, "another")

@@ -32,6 +32,7 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/mcpserver"
 	"github.com/clawjail/clawjail/internal/peer"
 	"github.com/clawjail/clawjail/internal/quota"
@@ -86,6 +87,7 @@ type Backend struct {
 	Agents      Jails   // may be nil
 	Servers     Servers // may be nil
 	Sessions    Sessions
+	SignIns     ConsoleSignIns // may be nil
 	Now         func() time.Time
 	// Failed is an error as it is sent, a *Problem. It logs what only operators are told.
 	Failed func(ctx context.Context, doing string, err error) error
@@ -122,6 +124,10 @@ type Jails interface {
 	RestartAgent(ctx context.Context, by identity.Principal, tenant, name string) error
 	RemoveAgent(ctx context.Context, by identity.Principal, tenant, name string, o agent.RemoveOptions) error
 	RotateToken(ctx context.Context, by identity.Principal, tenant, name string, overlap time.Duration) error
+
+	Start(ctx context.Context, by identity.Principal, tenant, name string, r agent.ProcessRequest) (agent.Process, error)
+	Processes(ctx context.Context, by identity.Principal, tenant, name string) ([]agent.Process, error)
+	EndProcess(ctx context.Context, by identity.Principal, tenant, name, id string) error
 }
 
 // Sessions are those of browsers. *session.Service is one.
@@ -139,6 +145,12 @@ type Sessions interface {
 
 	ListRecordings(ctx context.Context, by identity.Principal, tenant string) ([]session.Recording, error)
 	RemoveRecording(ctx context.Context, by identity.Principal, id string) error
+}
+
+// ConsoleSignIns are those of people to the console. *signin.Service is one.
+type ConsoleSignIns interface {
+	List(ctx context.Context, by identity.Principal, in signin.SignIn) ([]signin.SignIn, error)
+	End(ctx context.Context, by identity.Principal, id string) error
 }
 
 // Health says what tenants hold of what all share. *health.Service is one.

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	agents "github.com/clawjail/clawjail/internal/agent"
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/testkit"
 )
@@ -43,7 +43,7 @@ func TestNothingOfAProgramIsLeftWhenTheControlPlaneIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	sign := mark("22360679")
-	program := api.ProcessRequest{Argv: []string{"/bin/sh", "-c", "setsid sleep " + sign + " & exec sleep " + sign}}
+	program := op.ProcessRequest{Argv: []string{"/bin/sh", "-c", "setsid sleep " + sign + " & exec sleep " + sign}}
 	killed := func(step jail.Step) {
 		t.Helper()
 		armed := filepath.Join(barriers, string(step))
@@ -55,7 +55,7 @@ func TestNothingOfAProgramIsLeftWhenTheControlPlaneIsKilled(t *testing.T) {
 		defer cancel()
 		go func() {
 			defer close(done)
-			_, _ = e.API.StartProcess(ctx, "writer", program) // its control plane is killed meanwhile
+			_, _ = client.Call(ctx, e.API, op.StartProcess(), op.NewProcess{Name: "writer", Body: op.With(program)}) // its control plane is killed meanwhile
 		}()
 		testenv.Eventually(t, 20*time.Second, func() bool { _, err := os.Lstat(armed + ".reached"); return err == nil }, "the step %s was not reached", step)
 		if err := syscall.Kill(e.Victims("serve")[0], syscall.SIGKILL); err != nil {
@@ -73,7 +73,7 @@ func TestNothingOfAProgramIsLeftWhenTheControlPlaneIsKilled(t *testing.T) {
 		e.Clean(20 * time.Second)
 	}
 	// Then it goes after the grace. So does one that ran.
-	started, err := e.API.StartProcess(t.Context(), "writer", program)
+	started, err := client.Call(t.Context(), e.API, op.StartProcess(), op.NewProcess{Name: "writer", Body: op.With(program)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestNothingOfAProgramIsLeftWhenTheControlPlaneIsKilled(t *testing.T) {
 	if left := hostProcesses(t, "cmdline", sign); len(left) > 0 {
 		t.Errorf("processes are left: %v", left)
 	}
-	if all, err := e.API.Processes(t.Context(), "", "writer"); err != nil || len(all) > 0 {
+	if all, err := client.Call(t.Context(), e.API, op.ListProcesses(), op.OneAgent{Name: "writer"}); err != nil || len(all.Processes) > 0 {
 		t.Errorf("the new control plane has %+v, %v", all, err)
 	}
 }
@@ -95,8 +95,8 @@ func TestAKilledHostDaemonEndsWhatItHasStartedInJails(t *testing.T) {
 	e.Sync("clawbots: [{name: bot, command: [/bin/sleep, infinity]}]")
 	was, sign := e.Running("bot").Jail, mark("26457513")
 	for range 2 {
-		started, err := e.API.StartProcess(t.Context(), "bot", api.ProcessRequest{Jail: &api.ProcessJail{Name: "bot"},
-			Argv: []string{"/bin/sh", "-c", "(setsid sleep " + sign + " &); echo '{}'; exec sleep " + sign}})
+		started, err := client.Call(t.Context(), e.API, op.StartProcess(), op.NewProcess{Name: "bot", Body: op.With(op.ProcessRequest{Jail: &op.ProcessJail{Name: "bot"},
+			Argv: []string{"/bin/sh", "-c", "(setsid sleep " + sign + " &); echo '{}'; exec sleep " + sign}})})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,8 +105,8 @@ func TestAKilledHostDaemonEndsWhatItHasStartedInJails(t *testing.T) {
 		killHalf(e, "hostd")
 		testenv.Eventually(t, 30*time.Second, func() bool { return len(hostProcesses(t, "cmdline", sign)) == 0 }, "its processes are left")
 		testenv.Eventually(t, 30*time.Second, func() bool {
-			all, err := e.API.Processes(t.Context(), "", "bot")
-			return err == nil && len(all) > 0 && all[len(all)-1].Exit != nil
+			all, err := client.Call(t.Context(), e.API, op.ListProcesses(), op.OneAgent{Name: "bot"})
+			return err == nil && len(all.Processes) > 0 && all.Processes[len(all.Processes)-1].Exit != nil
 		}, "nobody is told that it has ended")
 		// This very command is staged there too.
 		if out := e.MustIn("bot", "ls -d "+jail.StageDir+"/????????????????????????????????"); strings.Count(out, "\n") > 1 {

@@ -23,10 +23,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	agents "github.com/clawjail/clawjail/internal/agent"
-	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/client"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/jailtest/inside"
+	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/testkit"
@@ -221,9 +221,9 @@ func TestTheEnvironmentOfAProgramStaysInItsJail(t *testing.T) {
 		"EQUALS": "=a=b==" + canary, "DASH": "-e " + canary,
 	}
 	printed := func(path string) bool { return strings.Contains(path, "/control/programs/pr_") }
-	for where, at := range map[string]*api.ProcessJail{"its own": nil, "the agent's": {Name: "bot"}} {
-		started, err := e.API.StartProcess(t.Context(), "bot", api.ProcessRequest{Jail: at, Env: env,
-			Argv: []string{"/usr/bin/env", "python3", "-c", "import json, os, time; print(json.dumps(dict(os.environ)), flush=True); time.sleep(1000)"}})
+	for where, at := range map[string]*op.ProcessJail{"its own": nil, "the agent's": {Name: "bot"}} {
+		started, err := client.Call(t.Context(), e.API, op.StartProcess(), op.NewProcess{Name: "bot", Body: op.With(op.ProcessRequest{Jail: at, Env: env,
+			Argv: []string{"/usr/bin/env", "python3", "-c", "import json, os, time; print(json.dumps(dict(os.environ)), flush=True); time.sleep(1000)"}})})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -258,7 +258,7 @@ func TestTheEnvironmentOfAProgramStaysInItsJail(t *testing.T) {
 			}
 		}
 		writeState(t, bot.Jail.PID)
-		if err := e.API.EndProcess(t.Context(), "", "bot", started.ID); err != nil {
+		if err := client.Do(t.Context(), e.API, op.EndProcess(), op.ProcessNamed{Name: "bot", ID: started.ID}); err != nil {
 			t.Fatal(err)
 		}
 		if left := slices.DeleteFunc(filesWith(e, canary), printed); len(left) > 0 {
@@ -369,21 +369,21 @@ func TestProgramsRunInFoldersOfTheOperatorsAndNowhereElse(t *testing.T) {
 	foldersOfTenants(e, roots)
 	// These requests are refused, with nothing made.
 	argv := []string{"/bin/sh", "-c", "echo it runs"}
-	for what, r := range map[string]api.ProcessRequest{
-		"the bare host":             {Jail: &api.ProcessJail{Path: "/"}},
-		"the host's root by a name": {Jail: &api.ProcessJail{Path: "/usr/../"}},
-		"another root":              {Jail: &api.ProcessJail{Path: small, RootPath: "/"}},
-		"the host's network":        {Jail: &api.ProcessJail{IP4: "inherit"}},
-		"another user":              {Jail: &api.ProcessJail{User: "root"}},
-		"outside the roots":         {Jail: &api.ProcessJail{Path: secret}},
-		"a link out of the roots":   {Jail: &api.ProcessJail{Path: filepath.Join(roots, "out")}},
-		"the roots themselves":      {Jail: &api.ProcessJail{Path: filepath.Join(roots, "..", "templates")}},
-		"a mount outside":           {Jail: &api.ProcessJail{Mounts: []api.ProcessMount{{Source: "/etc", Target: "/mnt/etc"}}}},
-		"a mount by a link":         {Jail: &api.ProcessJail{Mounts: []api.ProcessMount{{Source: filepath.Join(e.Dir, "workspaces", "etc"), Target: "/mnt/etc"}}}},
-		"a mount over the system":   {Jail: &api.ProcessJail{Mounts: []api.ProcessMount{{Source: shared, Target: "/usr"}}}},
-		"a mount over the token":    {Jail: &api.ProcessJail{Mounts: []api.ProcessMount{{Source: shared, Target: "/run/hermit"}}}},
-		"another agent's jail":      {Jail: &api.ProcessJail{Name: "other"}},
-		"a jail that does not run":  {Jail: &api.ProcessJail{Name: "writer"}},
+	for what, r := range map[string]op.ProcessRequest{
+		"the bare host":             {Jail: &op.ProcessJail{Path: "/"}},
+		"the host's root by a name": {Jail: &op.ProcessJail{Path: "/usr/../"}},
+		"another root":              {Jail: &op.ProcessJail{Path: small, RootPath: "/"}},
+		"the host's network":        {Jail: &op.ProcessJail{IP4: "inherit"}},
+		"another user":              {Jail: &op.ProcessJail{User: "root"}},
+		"outside the roots":         {Jail: &op.ProcessJail{Path: secret}},
+		"a link out of the roots":   {Jail: &op.ProcessJail{Path: filepath.Join(roots, "out")}},
+		"the roots themselves":      {Jail: &op.ProcessJail{Path: filepath.Join(roots, "..", "templates")}},
+		"a mount outside":           {Jail: &op.ProcessJail{Mounts: []op.ProcessMount{{Source: "/etc", Target: "/mnt/etc"}}}},
+		"a mount by a link":         {Jail: &op.ProcessJail{Mounts: []op.ProcessMount{{Source: filepath.Join(e.Dir, "workspaces", "etc"), Target: "/mnt/etc"}}}},
+		"a mount over the system":   {Jail: &op.ProcessJail{Mounts: []op.ProcessMount{{Source: shared, Target: "/usr"}}}},
+		"a mount over the token":    {Jail: &op.ProcessJail{Mounts: []op.ProcessMount{{Source: shared, Target: "/run/hermit"}}}},
+		"another agent's jail":      {Jail: &op.ProcessJail{Name: "other"}},
+		"a jail that does not run":  {Jail: &op.ProcessJail{Name: "writer"}},
 		"a template elsewhere":      {Template: "../../etc"},
 		"no template":               {Template: "nosuch"},
 		"a ttl without an end":      {TTL: "0"},

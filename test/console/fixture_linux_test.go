@@ -166,7 +166,7 @@ func (f *furnished) agents() {
 	f.Sync(fmt.Sprintf("clawbots:\n  - name: buyer\n    workspace: ./workspaces/orders\n    command: [/bin/sh, -c, %q]\n    allow: [%s, \"deny: tracker.example.net\"]\n"+
 		"  - name: restless\n    command: [/bin/sh, -c, \"exit 3\"]\n", talk, furnishedHost))
 	f.Running("buyer")
-	_, err := f.API.StartProcess(ctx, "buyer", api.ProcessRequest{Tenant: "default", Argv: []string{"/bin/sleep", "1000"}, Jail: &api.ProcessJail{Name: "buyer"}})
+	_, err := client.Call(ctx, f.API, op.StartProcess(), op.NewProcess{Name: "buyer", Body: op.With(op.ProcessRequest{Tenant: "default", Argv: []string{"/bin/sleep", "1000"}, Jail: &op.ProcessJail{Name: "buyer"}})})
 	f.must("start a program", err)
 	made, err := client.Call(ctx, f.API, op.CreateAgent(), op.NewAgent{Body: op.With(op.AgentRequest{Name: "clerk", Tenant: "default", Life: "720h"})})
 	f.must("create an agent", err)

@@ -566,11 +566,11 @@ func TestEachControlPlaneReachesTheAgentsOfAll(t *testing.T) {
 	}
 
 	// What is started by way of the other one is followed and ended there.
-	started, err := second.API.StartProcess(t.Context(), "bot", api.ProcessRequest{Argv: []string{"/bin/sh", "-c", `echo '{"said":"hello"}'; sleep 1000`}})
+	started, err := client.Call(t.Context(), second.API, op.StartProcess(), op.NewProcess{Name: "bot", Body: op.With(op.ProcessRequest{Argv: []string{"/bin/sh", "-c", `echo '{"said":"hello"}'; sleep 1000`}})})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if all, err := e.API.Processes(t.Context(), "", "bot"); err != nil || !slices.ContainsFunc(all, func(p api.Process) bool { return p.ID == started.ID && p.Exit == nil }) {
+	if all, err := client.Call(t.Context(), e.API, op.ListProcesses(), op.OneAgent{Name: "bot"}); err != nil || !slices.ContainsFunc(all.Processes, func(p op.Process) bool { return p.ID == started.ID && p.Exit == nil }) {
 		t.Errorf("at the first there are %+v: %v", all, err)
 	}
 	heard := errors.New("heard")
@@ -583,7 +583,7 @@ func TestEachControlPlaneReachesTheAgentsOfAll(t *testing.T) {
 	if !errors.Is(err, heard) {
 		t.Errorf("its events: %v", err)
 	}
-	if err := second.API.EndProcess(t.Context(), "", "bot", started.ID); err != nil {
+	if err := client.Do(t.Context(), second.API, op.EndProcess(), op.ProcessNamed{Name: "bot", ID: started.ID}); err != nil {
 		t.Error(err)
 	}
 
@@ -663,18 +663,18 @@ func TestEachControlPlaneReachesTheAgentsOfAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	_, err = second.API.Processes(t.Context(), "", "bot")
+	_, err = client.Call(t.Context(), second.API, op.ListProcesses(), op.OneAgent{Name: "bot"})
 	if code := problem.CodeOf(err); code != problem.NodeLost && code != problem.NodeUnreachable || time.Since(began) > 10*time.Second {
 		t.Errorf("while it stands still: %v after %s", err, time.Since(began))
 	}
-	if _, err = second.API.Processes(t.Context(), "", "bot"); problem.CodeOf(err) != problem.Conflict {
+	if _, err = client.Call(t.Context(), second.API, op.ListProcesses(), op.OneAgent{Name: "bot"}); problem.CodeOf(err) != problem.Conflict {
 		t.Errorf("when it is lost: %v", err)
 	}
 	if err := syscall.Kill(serve, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, 30*time.Second, func() bool {
-		_, err := second.API.Processes(t.Context(), "", "bot")
+		_, err := client.Call(t.Context(), second.API, op.ListProcesses(), op.OneAgent{Name: "bot"})
 		return err == nil
 	}, "it does not answer again")
 	run("agent", "rm", "bot", "--yes")
