@@ -20,6 +20,17 @@ type where struct {
 	Session string `json:"session"`
 }
 
+func (w where) aim() where          { return w }
+func (w where) chars() (int, error) { return defaultChars, nil }
+
+// reading is where, and how much of a page the answer may have.
+type reading struct {
+	where
+	MaxChars int `json:"maxChars"`
+}
+
+func (r reading) chars() (int, error) { return chars(r.MaxChars) }
+
 // The arguments of the tools. Those of an operation are what the control contract calls them.
 type (
 	closeArguments struct {
@@ -49,14 +60,12 @@ type (
 		MaxWidth int `json:"maxWidth"`
 	}
 	queryArguments struct {
-		where
+		reading
 		browser.Query
-		MaxChars int `json:"maxChars"`
 	}
 	evalArguments struct {
-		where
+		reading
 		browser.Eval
-		MaxChars int `json:"maxChars"`
 	}
 	taskArguments struct {
 		session.OpenRequest
@@ -69,6 +78,8 @@ type (
 	}
 	noArguments struct{}
 )
+
+func (a snapshotArguments) chars() (int, error) { return chars(a.MaxChars) }
 
 // inToolsList is the hint of [arguments] where nothing better is known; see [tool.explain].
 const inToolsList = "the arguments of a tool are in tools/list"

@@ -11,12 +11,23 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-func (s *Server) tabs(ctx context.Context, c *call) (*sdk.CallToolResult, error) {
-	a, err := arguments[tabsArguments](c.raw)
-	if err != nil {
-		return nil, err
+// aimed reads the arguments of a tool that drives a browser, and finds that browser. limit is how many characters the answer may have.
+func aimed[A interface {
+	aim() where
+	chars() (int, error)
+}](ctx context.Context, s *Server, c *call) (a A, t Target, limit int, err error) {
+	if a, err = arguments[A](c.raw); err != nil {
+		return a, t, 0, err
 	}
-	t, err := s.target(ctx, c, a.where)
+	if limit, err = a.chars(); err != nil {
+		return a, t, 0, err
+	}
+	t, err = s.target(ctx, c, a.aim())
+	return a, t, limit, err
+}
+
+func (s *Server) tabs(ctx context.Context, c *call) (*sdk.CallToolResult, error) {
+	a, t, _, err := aimed[tabsArguments](ctx, s, c)
 	if err != nil {
 		return nil, err
 	}
@@ -34,11 +45,7 @@ func (s *Server) tabs(ctx context.Context, c *call) (*sdk.CallToolResult, error)
 }
 
 func (s *Server) navigate(ctx context.Context, c *call) (*sdk.CallToolResult, error) {
-	a, err := arguments[navigateArguments](c.raw)
-	if err != nil {
-		return nil, err
-	}
-	t, err := s.target(ctx, c, a.where)
+	a, t, _, err := aimed[navigateArguments](ctx, s, c)
 	if err != nil {
 		return nil, err
 	}
@@ -67,15 +74,7 @@ func (s *Server) shown(ctx context.Context, c *call, t Target, tab, done string,
 }
 
 func (s *Server) snapshot(ctx context.Context, c *call) (*sdk.CallToolResult, error) {
-	a, err := arguments[snapshotArguments](c.raw)
-	if err != nil {
-		return nil, err
-	}
-	limit, err := chars(a.MaxChars)
-	if err != nil {
-		return nil, err
-	}
-	t, err := s.target(ctx, c, a.where)
+	a, t, limit, err := aimed[snapshotArguments](ctx, s, c)
 	if err != nil {
 		return nil, err
 	}
@@ -90,11 +89,7 @@ func (s *Server) snapshot(ctx context.Context, c *call) (*sdk.CallToolResult, er
 }
 
 func (s *Server) act(ctx context.Context, c *call) (*sdk.CallToolResult, error) {
-	a, err := arguments[actArguments](c.raw)
-	if err != nil {
-		return nil, err
-	}
-	t, err := s.target(ctx, c, a.where)
+	a, t, _, err := aimed[actArguments](ctx, s, c)
 	if err != nil {
 		return nil, err
 	}
@@ -118,15 +113,7 @@ func failedSteps(r browser.ActResult) (n int) {
 }
 
 func (s *Server) query(ctx context.Context, c *call) (*sdk.CallToolResult, error) {
-	a, err := arguments[queryArguments](c.raw)
-	if err != nil {
-		return nil, err
-	}
-	limit, err := chars(a.MaxChars)
-	if err != nil {
-		return nil, err
-	}
-	t, err := s.target(ctx, c, a.where)
+	a, t, limit, err := aimed[queryArguments](ctx, s, c)
 	if err != nil {
 		return nil, err
 	}
@@ -138,15 +125,7 @@ func (s *Server) query(ctx context.Context, c *call) (*sdk.CallToolResult, error
 }
 
 func (s *Server) eval(ctx context.Context, c *call) (*sdk.CallToolResult, error) {
-	a, err := arguments[evalArguments](c.raw)
-	if err != nil {
-		return nil, err
-	}
-	limit, err := chars(a.MaxChars)
-	if err != nil {
-		return nil, err
-	}
-	t, err := s.target(ctx, c, a.where)
+	a, t, limit, err := aimed[evalArguments](ctx, s, c)
 	if err != nil {
 		return nil, err
 	}
