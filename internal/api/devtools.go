@@ -19,6 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/op"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 )
@@ -137,8 +138,7 @@ func (a *API) ownURL(req *http.Request, scheme string) string {
 // SSH, or hand the link to somebody: it is the public one, where there is one. Else, without TLS, it is at localhost: passkeys
 // belong to names.
 func (a *API) consoleURL(req *http.Request) string {
-	name := (&url.URL{Host: req.Host}).Hostname()
-	if addr, err := netip.ParseAddr(name); a.PublicURL != "" && (err == nil && addr.IsLoopback() || strings.EqualFold(name, "localhost")) {
+	if a.PublicURL != "" && hostport.IsLoopback((&url.URL{Host: req.Host}).Hostname()) {
 		return a.PublicURL
 	}
 	own := a.ownURL(req, "http")

@@ -17,6 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -139,7 +140,7 @@ func (p *program) asksOwn(c config.Config) bool {
 	if err != nil || u.Hostname() == "" {
 		return false
 	}
-	if addr, err := netip.ParseAddr(u.Hostname()); loopbackHost(u.Hostname()) || err == nil && addr == c.Listen.Addr() {
+	if addr, err := netip.ParseAddr(u.Hostname()); hostport.IsLoopback(u.Hostname()) || err == nil && addr == c.Listen.Addr() {
 		return true
 	}
 	if origin := config.PublicOrigin(text); origin != "" && origin == config.PublicOrigin(c.PublicURL) {
@@ -177,7 +178,7 @@ func (p *program) controlURL(c config.Config) (*url.URL, error) {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		return nil, problem.New(problem.BadURL, hint, "%s is not the address of a control plane", urlVariable)
 	}
-	if u.Scheme == "http" && !loopbackHost(u.Hostname()) {
+	if u.Scheme == "http" && !hostport.IsLoopback(u.Hostname()) {
 		return nil, problem.New(problem.BadURL, "use https, or a tunnel to a loopback address",
 			"%s is not encrypted and not on this machine: the key would cross the network in the clear", urlVariable)
 	}
@@ -199,11 +200,6 @@ func listening(c config.Config) *url.URL {
 		listen = netip.AddrPortFrom(loopback, listen.Port())
 	}
 	return &url.URL{Scheme: scheme, Host: listen.String()}
-}
-
-func loopbackHost(host string) bool {
-	addr, err := netip.ParseAddr(host)
-	return strings.EqualFold(host, "localhost") || err == nil && addr.IsLoopback()
 }
 
 func readKey(path string) (string, error) {

@@ -14,6 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -91,7 +92,7 @@ func (p *program) tunnel(link string) string {
 		here = "its desktop"
 	}
 	at, err := url.Parse(link)
-	if err != nil || at.Port() == "" || !loopbackHost(at.Hostname()) || p.getenv(urlVariable) != "" || here != "" && p.getenv("SSH_CONNECTION") == "" {
+	if err != nil || at.Port() == "" || !hostport.IsLoopback(at.Hostname()) || p.getenv(urlVariable) != "" || here != "" && p.getenv("SSH_CONNECTION") == "" {
 		return ""
 	}
 	return fmt.Sprintf("from your own machine: ssh -L %s:localhost:%[1]s HOST, then open it there", at.Port())

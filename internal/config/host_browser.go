@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -147,7 +148,7 @@ func (b HostBrowser) validate(v *validation) {
 	case local && (control.Port() == debuggingPort || devtools.Port() == debuggingPort):
 		v.flaw("browser.control_url", "leave the key out for http://127.0.0.1:18791",
 			"takes the port %d, where people debug browsers of their own", debuggingPort)
-	case !local && loopbackName(u.Hostname()):
+	case !local && hostport.IsLoopback(u.Hostname()):
 		v.flaw("browser.control_url", "write something like http://127.0.0.1:18791",
 			"on this machine it is http, with a port from 1 to 65534")
 	}
@@ -163,9 +164,4 @@ func (b HostBrowser) validate(v *validation) {
 			v.path("browser.executable", b.Executable)
 		}
 	}
-}
-
-func loopbackName(host string) bool {
-	addr, err := netip.ParseAddr(host)
-	return strings.EqualFold(host, "localhost") || err == nil && addr.IsLoopback()
 }

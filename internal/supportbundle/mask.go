@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/policy/redact"
 )
 
@@ -191,7 +192,7 @@ func (m *Mask) address(found string) string {
 		user = hidden + "@"
 	}
 	u, err := url.Parse("http://" + parts[3])
-	local := err == nil && (u.Hostname() == "localhost" || loopback(u.Hostname()) || parts[3] == "")
+	local := err == nil && (hostport.IsLoopback(u.Hostname()) || parts[3] == "")
 	switch at := strings.IndexAny(rest, "?#"); {
 	case !local && rest != "" && rest != "/":
 		rest = "/" + hidden
@@ -199,11 +200,6 @@ func (m *Mask) address(found string) string {
 		rest = rest[:at+1] + hidden
 	}
 	return parts[1] + user + parts[3] + rest
-}
-
-func loopback(text string) bool {
-	at, err := netip.ParseAddr(text)
-	return err == nil && at.IsLoopback()
 }
 
 // host replaces what looks like the name of a host, and what stands before an @.

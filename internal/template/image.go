@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path"
@@ -22,6 +21,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -90,7 +90,7 @@ type registryTransport struct {
 
 // RoundTrip implements http.RoundTripper.
 func (t *registryTransport) RoundTrip(request *http.Request) (*http.Response, error) {
-	if request.URL.Scheme != "https" && !isLoopback(request.URL.Hostname()) {
+	if request.URL.Scheme != "https" && !hostport.IsLoopback(request.URL.Hostname()) {
 		if request.Body != nil {
 			_ = request.Body.Close() // a RoundTripper has to, and the request goes nowhere
 		}
@@ -101,11 +101,6 @@ func (t *registryTransport) RoundTrip(request *http.Request) (*http.Response, er
 		response.Body = &countedBody{ReadCloser: response.Body, transport: t}
 	}
 	return response, err
-}
-
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 type countedBody struct {

@@ -6,11 +6,11 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/browser/control"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -26,7 +26,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		switch {
 		case s.cert != nil && s.cert.Leaf().VerifyHostname(hostOf(r.Host)) != nil:
 			s.fail(w, r, problem.New(problem.Forbidden, "use a name of its certificate", "Forbidden: the host %q is not this server", cut(r.Host)))
-		case s.cert == nil && !loopback(hostOf(r.Host)):
+		case s.cert == nil && !hostport.IsLoopback(hostOf(r.Host)):
 			s.fail(w, r, problem.New(problem.Forbidden, "use 127.0.0.1 or localhost", "Forbidden: the host %q is not this server", cut(r.Host)))
 		case s.cert != nil && fromPage(r), fromElsewhere(r):
 			s.fail(w, r, problem.New(problem.Forbidden, "call it from a program, not from a web page", "Forbidden: requests of web pages are refused"))
@@ -48,11 +48,6 @@ func hostOf(hostport string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(hostport, "["), "]")
 }
 
-func loopback(host string) bool {
-	addr, err := netip.ParseAddr(host)
-	return strings.EqualFold(host, "localhost") || err == nil && addr.IsLoopback()
-}
-
 // fromElsewhere says whether a request was made by a page of another machine. Programs send none of these headers.
 func fromElsewhere(r *http.Request) bool {
 	for _, site := range r.Header.Values("Sec-Fetch-Site") {
@@ -63,7 +58,7 @@ func fromElsewhere(r *http.Request) bool {
 	for _, name := range []string{"Origin", "Referer"} {
 		for _, text := range r.Header.Values(name) {
 			u, err := url.Parse(text)
-			if err != nil || u.Scheme != "http" && u.Scheme != "https" || !loopback(u.Hostname()) {
+			if err != nil || u.Scheme != "http" && u.Scheme != "https" || !hostport.IsLoopback(u.Hostname()) {
 				return true
 			}
 		}

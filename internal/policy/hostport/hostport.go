@@ -189,6 +189,13 @@ func endsInNumber(name string) bool {
 	return strings.Trim(last, "0123456789") == ""
 }
 
+// IsLoopback says whether a host, as a URL has it without brackets, is this machine by its loopback address or as localhost. Names that
+// resolve to such an address are none.
+func IsLoopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && addr.IsLoopback()
+}
+
 // IsZero reports whether h is no host at all.
 func (h Host) IsZero() bool { return h == Host{} }
 

@@ -288,3 +288,16 @@ func FuzzParseAuthority(f *testing.F) {
 		}
 	})
 }
+
+func TestLoopbackIsAnAddressOrLocalhost(t *testing.T) {
+	for _, is := range []string{"localhost", "LOCALHOST", "127.0.0.1", "127.9.8.7", "::1", "::ffff:127.0.0.1"} {
+		if !IsLoopback(is) {
+			t.Errorf("%s is none", is)
+		}
+	}
+	for _, is := range []string{"", "localhost.", "localhost.example.com", "127.0.0.1.example.com", "127.1", "0x7f.1", "[::1]", "0.0.0.0", "::", "192.0.2.1", "127.0.0.1:80"} {
+		if IsLoopback(is) {
+			t.Errorf("%s is one", is)
+		}
+	}
+}

@@ -1,12 +1,12 @@
 package postgres
 
 import (
-	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -56,7 +56,7 @@ func parse(databaseURL string) (*pgxpool.Config, error) {
 			return nil, problem.New(problem.BadConfig, "choose a random one: ALTER USER … PASSWORD …, for example from openssl rand -hex 24",
 				"the password in database: is one that anybody would try")
 		}
-		if !w.encrypted && !loopback(w.host) {
+		if !w.encrypted && !hostport.IsLoopback(w.host) {
 			return nil, problem.New(problem.BadConfig, "add ?sslmode=verify-full&sslrootcert=FILE to it, or at least ?sslmode=require",
 				"database: would send credentials to %s without TLS", w.host)
 		}
@@ -74,12 +74,4 @@ func isWellKnown(password, user, database string) bool {
 	return slices.ContainsFunc(append([]string{user, database}, wellKnown...), func(known string) bool {
 		return strings.EqualFold(password, known)
 	})
-}
-
-func loopback(host string) bool {
-	if host == "localhost" {
-		return true
-	}
-	addr, err := netip.ParseAddr(host)
-	return err == nil && addr.Unmap().IsLoopback()
 }
