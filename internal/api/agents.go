@@ -170,7 +170,7 @@ func bodyOf(req *http.Request) ([]byte, error) {
 func (a *API) planned(w http.ResponseWriter, req *http.Request, doing string, lined bool,
 	do func(context.Context, func(agent.Step)) (agent.Plan, error)) error {
 	return told(a, w, req, doing, lined, func(ctx context.Context, tell func(agent.Step) error) (agent.Plan, error) {
-		plan, err := do(ctx, func(s agent.Step) { _ = tell(s) }) // nobody reads any more; what was begun is done all the same
+		plan, err := do(ctx, func(s agent.Step) { _ = tell(s) }) // the client has gone; what was begun is done all the same
 		if hasFailed(plan) {
 			err = nil
 		}

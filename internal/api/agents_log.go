@@ -96,7 +96,7 @@ func (a *API) agentLog(ctx context.Context, by identity.Principal, in *agentLogI
 		chunk.Data = chunk.Data[:chunk.Marks[maxLogTimes].Offset-chunk.Offset]
 		chunk.Marks = chunk.Marks[:maxLogTimes]
 	}
-	// Nobody is to take it for a page, or for anything that is run.
+	// A browser must take it neither for a page nor for anything that is run.
 	return &agentLog{ContentType: bytesType, Offset: chunk.Offset, First: chunk.First, End: chunk.End, Times: FormatLogTimes(chunk.Marks), Body: list(chunk.Data)}, nil
 }
 

@@ -134,7 +134,7 @@ func (a *API) ownURL(req *http.Request, scheme string) string {
 	return out
 }
 
-// consoleURL is the address of the console. Who asks at a loopback address, as the command line does, may be on this machine by
+// consoleURL is the address of the console. A person who asks at a loopback address, as the command line does, may be on this machine by
 // SSH, or hand the link to somebody: it is the public one, where there is one. Else, without TLS, it is at localhost: passkeys
 // belong to names.
 func (a *API) consoleURL(req *http.Request) string {

@@ -49,12 +49,12 @@ func (e *Entrance) Accept() (net.Conn, error) {
 	v := &clientConn{Conn: c, entrance: e}
 	if at, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil {
 		v.from = at.Addr().Unmap().WithZone("")
-		if v.from.Is6() { // whoever has one address there has a network of them
+		if v.from.Is6() { // a host has a whole network of addresses there
 			v.from = netip.PrefixFrom(v.from, 64).Masked().Addr()
 		}
 	}
 	if leaves := e.enter(v); leaves != nil {
-		_ = leaves.Close() // nobody waits for what it says
+		_ = leaves.Close() // no caller waits for its error
 	}
 	return v, nil
 }

@@ -210,7 +210,7 @@ func elsewhere(r *http.Request, nodeOf func(*API) (string, error)) (http.Handler
 }
 
 // ElsewhereOfSession is who answers a request of MCP about a browser session: the control plane that has it. It is nil where this one does. The
-// request may have been forwarded for its MCP session. What keeps it from being answered is told to failed, and not to the client.
+// request may have been forwarded for its MCP session. An error that keeps it from being answered goes to failed, and not to the client.
 func ElsewhereOfSession(r *http.Request, id string, failed func(error)) (http.Handler, error) {
 	a, _ := r.Context().Value(awayKey{}).(*API)
 	if a == nil {

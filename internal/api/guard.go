@@ -42,8 +42,8 @@ func (a *API) throughProxies(next http.Handler) http.Handler {
 	})
 }
 
-// ownHost reports whether the Host header names this server. It asks that of requests that proxies hand on, too: whoever
-// connects from a proxy's address, such as a loopback one, may be another program, or a browser that a web page sends here.
+// ownHost reports whether the Host header names this server. It asks that of requests that proxies hand on, too: a client
+// at a proxy's address, such as a loopback one, may be another program, or a browser that a web page sends here.
 func (a *API) ownHost(r *http.Request) bool {
 	if identity.IsForwarded(r.Context()) {
 		return true // the control plane that it came to has looked which host the client meant

@@ -46,8 +46,8 @@ func (a *API) watch(ctx context.Context, by identity.Principal, id string) (view
 	return viewer, nil
 }
 
-// live shows a session over a WebSocket. It returns when that has ended; whoever is refused is answered like everybody, before
-// there is a WebSocket.
+// live shows a session over a WebSocket. It returns when that has ended. A caller that is refused gets an
+// answer of HTTP, before there is a WebSocket.
 func (a *API) live(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
 	a.sockets.Add(1)
 	defer a.sockets.Done()

@@ -55,7 +55,7 @@ type route struct {
 	method, path, id, summary string
 	status                    int
 	body                      reflect.Type       // of a JSON body
-	jars                      identity.Operation // who may do it may send a body with cookies
+	jars                      identity.Operation // a caller with this right may send a body with cookies
 	lines                     reflect.Type       // the answer is one of these a line
 	images                    bool               // the answer is a picture
 	free                      bool               // needs no key

@@ -11,8 +11,8 @@ import (
 var errNotSocket = problem.New(problem.BadRequest, "connect with a WebSocket; DevTools clients ask for /json/version below this address",
 	"the DevTools endpoint is a WebSocket")
 
-// devtools hands a WebSocket to a DevTools client of the session. It returns when that has ended; whoever is refused is
-// answered like everybody, before there is a WebSocket.
+// devtools hands a WebSocket to a DevTools client of the session. It returns when that has ended. A caller that is
+// refused gets an answer of HTTP, before there is a WebSocket.
 func (a *API) devtools(w http.ResponseWriter, req *http.Request, by identity.Principal) error {
 	a.sockets.Add(1)
 	defer a.sockets.Done()

@@ -24,7 +24,7 @@ func StreamEvents(ctx context.Context, w http.ResponseWriter, tell func(ctx cont
 	}
 	// A client that reconnects by itself is told that there is nothing more: it would ask again and again.
 	if _, err := out.Write([]byte("event: end\ndata: {}\n\n")); err != nil {
-		return nil // nobody listens any more
+		return nil // the listener has gone
 	}
 	_ = out.close() // the same
 	return nil

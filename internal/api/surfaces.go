@@ -19,7 +19,7 @@ type Surfaces interface {
 	Serves(path string) bool
 }
 
-// bySurface hands on what is for the surfaces. Their bodies may take as long as they move: whoever reads them bounds that.
+// bySurface hands on what is for the surfaces. Their bodies may take as long as they move: their readers bound that.
 func (a *API) bySurface(surfaces, rest http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if a.Surfaces != nil && a.Surfaces.Serves(r.URL.Path) {

@@ -182,7 +182,7 @@ func (o addOptions) entry(cmd *cobra.Command, command []string) (map[string]any,
 	return out, err
 }
 
-// environmentOf reads NAME=VALUE. What is said of a mistake has no value in it.
+// environmentOf reads NAME=VALUE. Errors have no values in them.
 func environmentOf(cmd *cobra.Command, all []string) (map[string]string, error) {
 	out := map[string]string{}
 	for _, one := range all {

@@ -219,7 +219,7 @@ func tellRuns(ctx context.Context, c *client.Client, name, tenant string, tell f
 func note(w io.Writer, mu *sync.Mutex, text string) {
 	mu.Lock()
 	defer mu.Unlock()
-	_, _ = fmt.Fprintln(w, "clawjail: "+text) // who shows the log notices
+	_, _ = fmt.Fprintln(w, "clawjail: "+text) // an error shows at the next write of the log
 }
 
 // logReader reads a log from a place on.

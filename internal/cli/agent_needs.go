@@ -24,7 +24,7 @@ import (
 )
 
 // needs is what root can add to this machine when declared agents cannot be made without it: a template, and the yes to folders
-// that lie beside the file. Whoever is not root, and whoever speaks to another machine, is told by the control plane what is missing.
+// that lie beside the file. Other users, and root with the control plane of another machine, are told by the control plane what is missing.
 type needs struct {
 	// source is the name of the file, text what it says, and dir where its relative paths start.
 	source string
@@ -123,7 +123,7 @@ func (p *program) buildMissing(cmd *cobra.Command, names []string) (built bool, 
 }
 
 // ensureTemplate builds a template, unless there is one. One that is there and not as it was built is left to the host daemon,
-// which refuses to make jails of it: nobody asked for another.
+// which refuses to make jails of it: the user did not ask for another.
 func (p *program) ensureTemplate(ctx context.Context, cmd *cobra.Command, name string, w io.Writer) (built bool, err error) {
 	store, _, err := p.templates(cmd)
 	if err != nil {
@@ -145,7 +145,7 @@ func (p *program) ensureTemplate(ctx context.Context, cmd *cobra.Command, name s
 }
 
 // allowFolders asks whether agents may have the folders beside the file that it names and that lie beneath none of the roots, and
-// writes a yes down. What lies elsewhere is for the configuration to allow.
+// writes a yes down. Folders elsewhere are for the configuration to allow.
 func allowFolders(cmd *cobra.Command, c config.Config, n needs, agents []clawbots.Agent) (allowed bool, err error) {
 	if cmp.Or(n.tenant, jail.DefaultTenant) != jail.DefaultTenant {
 		return false, nil // those of another tenant lie beneath its own folder of a root

@@ -180,7 +180,7 @@ func (p *program) sync(cmd *cobra.Command, o syncOptions) error {
 	if err != nil {
 		return err
 	}
-	// What is going to be done is shown before any of it is.
+	// The plan is shown before any of it is done.
 	look := o.request
 	look.DryRun = true
 	plan, err := c.SyncAgents(cmd.Context(), look, nil)
@@ -208,7 +208,7 @@ func (p *program) sync(cmd *cobra.Command, o syncOptions) error {
 		if err := agreed(cmd, o, removes); err != nil {
 			return err
 		}
-		// What has been declared meanwhile is nobody's wish to remove.
+		// Agents that were declared meanwhile are not removed: the caller did not see them.
 		o.request.Removes, o.request.Prune = removes, len(removes) > 0
 		plan, err = c.SyncAgents(cmd.Context(), o.request, progressTo(cmd.OutOrStdout(), o.asJSON))
 		if err != nil {

@@ -85,7 +85,7 @@ func (p *program) printLink(cmd *cobra.Command, link string) error {
 }
 
 // tunnel is how a link that is good on this machine alone is opened elsewhere, where the caller seems to have no desktop here.
-// sudo takes SSH_CONNECTION away, and leaves DISPLAY. Who names a control plane has found a way already.
+// sudo takes SSH_CONNECTION away, and leaves DISPLAY. A caller that names a control plane has found a way already.
 func (p *program) tunnel(link string) string {
 	here := p.getenv("DISPLAY") + p.getenv("WAYLAND_DISPLAY")
 	if runtime.GOOS == "darwin" {

@@ -64,7 +64,7 @@ func output(cmd *cobra.Command, path string, mode os.FileMode, write func(io.Wri
 }
 
 // destination is where a path leads, and what is there; nil where a file is to be made, or takes the place of what is there. A link is
-// followed, and a pipe written to, when root or the caller has made it. Who reads another one was chosen by whoever may write to the folder.
+// followed, and a pipe written to, when root or the caller has made it. The reader of any other one was chosen by a user who may write to the folder.
 func destination(path string) (at string, info os.FileInfo, err error) {
 	info, err = os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

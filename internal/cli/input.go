@@ -39,7 +39,7 @@ func (r interruptible) Read(into []byte) (int, error) {
 		n   int
 		err error
 	}
-	// What comes after an interruption is for nobody: the process ends.
+	// The text after an interruption is not read: the process ends.
 	read, own := make(chan taken, 1), make([]byte, len(into))
 	go func() {
 		n, err := r.in.Read(own)
@@ -99,7 +99,7 @@ func typed(ctx context.Context, terminal *os.File, out io.Writer, what string) (
 	if err != nil {
 		return nil, fmt.Errorf("look at the terminal: %w", err)
 	}
-	fmt.Fprintf(out, "%s (it is not shown): ", what) // who does not see the question sees that something waits
+	fmt.Fprintf(out, "%s (it is not shown): ", what) // a user who misses the question sees that something waits
 	type line struct {
 		data []byte
 		err  error

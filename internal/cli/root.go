@@ -179,7 +179,7 @@ func filled(cmd *cobra.Command) (err error) {
 	return err
 }
 
-// notEmpty refuses an argument that is empty: left out of a request, it would mean all. What somebody types into a page may be empty.
+// notEmpty refuses an argument that is empty: left out of a request, it would mean all. A text that is typed into a page may be empty.
 func notEmpty(cmd *cobra.Command, args []string) error {
 	if n := slices.Index(args, ""); n >= 0 && !strings.Contains(cmd.Use, "REF…") {
 		return usage(cmd, "argument %d is empty", n+1)

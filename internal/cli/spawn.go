@@ -218,7 +218,7 @@ func attach(cmd *cobra.Command, c *client.Client, name string, exec bool, r op.P
 	out, err := c.Attach(cmd.Context(), name, exec, r, client.Streams{In: cmd.InOrStdin(), Out: cmd.OutOrStdout(), Err: cmd.ErrOrStderr()})
 	switch {
 	case errors.Is(err, syscall.EPIPE), errors.Is(err, io.ErrClosedPipe), errors.Is(err, os.ErrClosed):
-		return ExitStatus(signalled + int(syscall.SIGPIPE)) // nobody reads any more, as with every program
+		return ExitStatus(signalled + int(syscall.SIGPIPE)) // the reader has gone: the status that every program has then
 	case err != nil && cmd.Context().Err() != nil:
 		return ExitStatus(signalled + int(syscall.SIGINT))
 	case err != nil:

@@ -84,7 +84,7 @@ func (p *program) status(ctx context.Context) (health.Status, error) {
 	switch code := problem.CodeOf(err); {
 	case ctx.Err() != nil:
 		return health.Status{}, ctx.Err()
-	case code == problem.ControlPlaneUnreachable, code == problem.Timeout: // nobody is there
+	case code == problem.ControlPlaneUnreachable, code == problem.Timeout: // no control plane answers
 	case code == problem.Unauthorized && api == nil: // there may be somebody, and the caller has no key
 		because = err
 	default:

@@ -68,7 +68,7 @@ FreeBSD. When it fails or is interrupted nothing of it stays, and nothing is sta
 	return cmd
 }
 
-// linkForUp makes the link that `up` prints, for a person at a terminal. Whatever else is there, such as a service manager or
+// linkForUp makes the link that `up` prints, for a person at a terminal. Another reader, such as a service manager or
 // the engine of a container, keeps what is printed for others to read.
 func (p *program) linkForUp(out io.Writer, c config.Config) func(context.Context) (string, error) {
 	if _, person := terminal(out); !person {

@@ -13,7 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/op"
 )
 
-// maxLine bounds one line of a stream. The stream as a whole has no bound: whoever asked for it ends it.
+// maxLine bounds one line of a stream. The stream as a whole has no bound: its reader ends it.
 const maxLine = 1 << 20
 
 // AuditTail yields the newest records that a query selects, oldest first; with Follow also those that are written from

@@ -48,7 +48,7 @@ func New(base *url.URL, key string) *Client {
 	}}
 }
 
-// NewOwn makes a client of this machine's control plane, whose certificate is in a file. Who shows that one is believed, whatever names and
+// NewOwn makes a client of this machine's control plane, whose certificate is in a file. A server that shows that one is believed, whatever names and
 // authority it has, and anybody else as by [New].
 func NewOwn(base *url.URL, key, certificate string) *Client {
 	c := New(base, key)

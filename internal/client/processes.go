@@ -173,7 +173,7 @@ func attached(ctx context.Context, conn *websocket.Conn, stdio Streams) (api.Att
 		printing.Go(func() {
 			if err := ends.Receive(work, channel, to); err != nil {
 				failed <- err
-				stop() // who cannot write any more has seen enough
+				stop() // the reader of the output has gone
 			}
 		})
 	}
@@ -185,7 +185,7 @@ func attached(ctx context.Context, conn *websocket.Conn, stdio Streams) (api.Att
 	close(failed)
 	text := ends.Exit()
 	if err == nil && text != nil {
-		_ = conn.Close(websocket.StatusNormalClosure, "") // who does not answer is gone
+		_ = conn.Close(websocket.StatusNormalClosure, "") // a server that does not answer is gone
 	}
 	switch wrong := <-failed; {
 	case ctx.Err() != nil:

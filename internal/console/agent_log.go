@@ -207,7 +207,7 @@ func (c *Console) agentEvents(q *request) error {
 	})
 }
 
-// typeToAgent writes to the standard input of an agent's jail, or of a program of its. What was typed is not told again.
+// typeToAgent writes to the standard input of an agent's jail, or of a program of its. The answer does not repeat the text.
 func (c *Console) typeToAgent(q *request) error {
 	if c.Agents == nil {
 		return noAgents()

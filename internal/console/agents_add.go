@@ -112,7 +112,7 @@ func (c *Console) makeIdentity(q *request, f *form, tenant string) error {
 	return q.show("token", out.Title, out)
 }
 
-// declareAgent makes one with a jail, where its token is. Nobody else is told that.
+// declareAgent makes one with a jail, where its token is. No other program gets it.
 func (c *Console) declareAgent(q *request, f *form, tenant string) error {
 	if c.Agents == nil {
 		return noAgents()

@@ -70,7 +70,7 @@ func (c *Console) auditList(q *request) error {
 	return q.show("audit", "Audit", data)
 }
 
-// auditNew is the list anew for who follows it, when there is something new behind the record that they name.
+// auditNew is the list anew for a person who follows it, when there is something new behind the record that they name.
 func (c *Console) auditNew(q *request) error {
 	if !q.fragment() {
 		return q.goTo(auditPath)
@@ -129,8 +129,8 @@ func (c *Console) auditOf(q *request, asked url.Values) (auditData, error) {
 	return data, err
 }
 
-// folded are the lines of some records, the newest first: an intent and its outcome are one, at the place of the outcome. Who
-// asks for records of one kind is shown each by itself.
+// folded are the lines of some records, the newest first: an intent and its outcome are one, at the place of the outcome. When
+// records of one kind are asked for, each is a line.
 func (c *Console) folded(q *request, rows []audit.Row, find auditFind) (out []auditLine, err error) {
 	ended := map[string]int{} // lines, by the intent of what ended
 	for _, row := range rows {
@@ -200,7 +200,7 @@ func (c *Console) verifyAudit(q *request) error {
 	return q.show("audit-verify", "The audit log was verified", report)
 }
 
-// exportAudit sends all records as they can be verified elsewhere. What breaks off in the middle is broken off for the browser,
+// exportAudit sends all records as they can be verified elsewhere. An export that breaks off in the middle breaks off for the browser,
 // too: a part must not be taken for the whole.
 func (c *Console) exportAudit(q *request) error {
 	write, err := c.auditor().Export(q.ctx(), q.by, q.query("node"))

@@ -49,7 +49,7 @@ func auditPhases() []option {
 	return append([]option{{Value: "", Label: "every record"}}, options(audit.PhaseIntent, audit.PhaseOutcome, audit.PhaseEvent, audit.PhaseTombstone)...)
 }
 
-// readAuditFind reads the address. What is wrong is with its field in the form.
+// readAuditFind reads the address. A mistake stands with its field in the form.
 func readAuditFind(asked url.Values, now time.Time) (auditFind, *form) {
 	f := &form{Values: asked}
 	for name, values := range asked {
@@ -150,7 +150,7 @@ func (p place) before(other place) bool {
 // String is a place in an address.
 func (p place) String() string { return fmt.Sprintf("%d-%d-%s", p.at.UnixMicro(), p.seq, p.node) }
 
-// readPlace reads what String wrote. What is none is the beginning.
+// readPlace reads what String wrote. Any other text is the beginning.
 func readPlace(text string) (place, bool) {
 	micro, rest, _ := strings.Cut(text, "-")
 	number, node, ok := strings.Cut(rest, "-")

@@ -94,7 +94,7 @@ func (c *Console) neighbours(ctx context.Context, row audit.Row) (before, next *
 	return before, next, nil
 }
 
-// pretty is a detail with its lines. What is no JSON was changed by somebody: it is shown as it is.
+// pretty is a detail with its lines. A detail that is no JSON was tampered with: it is shown as it is.
 func pretty(detail []byte) string {
 	var out bytes.Buffer
 	if json.Indent(&out, detail, "", "  ") != nil {

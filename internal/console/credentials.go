@@ -45,7 +45,7 @@ func credentialTabs(current string) []tab {
 type accountRow struct {
 	vault.CookieSet
 	State  string // ok, expiring, expired, login needed, unreadable
-	UsedBy string // who opened the last session with it; empty when no record says
+	UsedBy string // the caller that opened the last session with it; empty when no record says
 }
 
 // Path is the account's page.

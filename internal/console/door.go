@@ -104,7 +104,7 @@ func (c *Console) askToSignIn(q *request) {
 		c.fail(q, problem.New(problem.Unauthorized, "sign in at "+signInPath, "you are not signed in"))
 	case q.r.Header.Get("Sec-Fetch-Site") == "cross-site" && q.r.Header.Get("Sec-Fetch-Mode") == "navigate":
 		q.w.Header().Set("Refresh", "0")
-		_ = q.show("bounce", "One moment", nil) // whoever does not get it comes again
+		_ = q.show("bounce", "One moment", nil) // a browser that does not get it comes again
 	default:
 		http.Redirect(q.w, q.r, signInPath+"?next="+url.QueryEscape(q.r.URL.RequestURI()), http.StatusSeeOther)
 	}
@@ -248,7 +248,7 @@ func (c *Console) fail(q *request, err error) {
 	}
 	shown := sayProblem(err)
 	if shown.Status >= http.StatusInternalServerError && q.r.Context().Err() != nil && errors.Is(err, context.Canceled) {
-		return // whoever asked has gone: a page was left, a stream of events was closed
+		return // the browser has gone: a page was left, a stream of events was closed
 	}
 	if shown.Status >= http.StatusInternalServerError {
 		c.Log.Log(q.r.Context(), problem.Level(shown.Status), "serve a page of the console", "path", q.r.URL.Path, "code", shown.Code, "error", err)

@@ -48,7 +48,7 @@ type HostServer struct {
 // typed there is good no more.
 type HostSettings struct {
 	o HostSettingsOptions
-	c *Console // its pages and files; nobody is signed in there
+	c *Console // its pages and files; it knows no signed-in person
 
 	mu    sync.Mutex
 	code  string
@@ -131,7 +131,7 @@ func (s *HostSettings) Watch(ctx context.Context) {
 // look renews the code when the page can have been open in the host browser, and is not any more. Where it cannot be said, it can.
 func (s *HostSettings) look(ctx context.Context) {
 	is, err := s.o.Browser.Shows(ctx, s.o.Origin)
-	is = is || err != nil // who types a code is told the error
+	is = is || err != nil // a person who types a code is told the error
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open && !is {
@@ -163,7 +163,7 @@ func (s *HostSettings) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// ours says that a request was not made by another page. Whatever changes something says where it comes from.
+// ours says that a request was not made by another page. A request that changes something says where it comes from.
 func (s *HostSettings) ours(r *http.Request) bool {
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "none" && site != "same-origin" {
 		return false

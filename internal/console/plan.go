@@ -255,7 +255,7 @@ func (c *Console) carryOut(q *request, r agent.SyncRequest) error {
 	q.w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	q.w.Header().Set("X-Accel-Buffering", "no")
 	control := http.NewResponseController(q.w)
-	var lost error // nobody reads any more; what was begun is done all the same
+	var lost error // the browser has gone; what was begun is done all the same
 	write := func(name string, data any) {
 		if lost != nil {
 			return

@@ -49,7 +49,7 @@ func (c *Console) handBack(q *request) error {
 	return q.changedHands(err, "anyway", "The browser is handed back.")
 }
 
-// changedHands answers a take-over or a hand-back. What may be done all the same is asked by the page.
+// changedHands answers a take-over or a hand-back. The page asks about what may be done all the same.
 func (q *request) changedHands(err error, insist, done string) error {
 	path := sessionPath(q.value("id"))
 	switch {

@@ -69,7 +69,7 @@ func (c *Console) getSessionFile(q *request) error {
 	}
 	q.foreign("application/octet-stream", file.Name)
 	q.w.Header().Set("Content-Length", strconv.Itoa(len(file.Data)))
-	_, _ = q.w.Write(file.Data) // whoever asked has gone otherwise
+	_, _ = q.w.Write(file.Data) // an error says that the browser has gone
 	return nil
 }
 
@@ -141,7 +141,7 @@ func (c *Console) put(q *request, file browser.PutFile) error {
 	}
 	q.started = true
 	q.w.Header().Set("Content-Type", "application/json")
-	_, _ = q.w.Write(text) // whoever asked has gone otherwise
+	_, _ = q.w.Write(text) // an error says that the browser has gone
 	return nil
 }
 

@@ -39,7 +39,7 @@ func (p sessionPage) Ready() bool { return p.State == session.StateReady }
 type liveView struct {
 	// Path is the page's own, below which the live view's addresses are. Empty for a page that is told by its address.
 	Path      string
-	By        string // who drives while no person does; empty for who looks
+	By        string // the caller that drives while no person does; empty when that is the person who looks
 	Holder    string
 	Mine      bool
 	MaySteer  bool
@@ -97,7 +97,7 @@ func (c *Console) liveView(q *request, row sessionRow) liveView {
 	out := liveView{Path: sessionPath(row.ID), By: row.Opener, Holder: row.Holder, MaySteer: identity.Can(q.by, identity.SessionControl, row.Tenant) == nil,
 		Force: q.query("force") != "", Anyway: q.query("anyway") != ""}
 	if row.OpenedBy == q.by.Actor() {
-		out.By = "" // nobody but who looks
+		out.By = "" // the person who looks
 	}
 	if row.Control != nil {
 		out.Mine = row.Control.By == q.by.Actor()

@@ -28,8 +28,8 @@ func (h happening) Bad() bool {
 	return h.Result == string(audit.Failed) || h.Result == string(audit.Refused)
 }
 
-// timeline is what was done with a session, newest first; nothing for who may not read the audit log. What its jail connected
-// to is in the audit log alone: a page has hundreds of those.
+// timeline is what was done with a session, newest first; nothing for people who may not read the audit log. The connections
+// of its jail are in the audit log alone: a page has hundreds of them.
 func (c *Console) timeline(q *request, s session.Session, names actorNames) ([]happening, error) {
 	if identity.Can(q.by, identity.AuditRead, s.Tenant) != nil {
 		return nil, nil

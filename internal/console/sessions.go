@@ -239,7 +239,7 @@ func (c *Console) load(q *request, id, address string) string {
 }
 
 // openWith opens a session, and issues the grant for its accounts when that is wanted. A grant whose session did not open is
-// revoked: nobody has it.
+// revoked: no caller has it.
 func (c *Console) openWith(q *request, wanted session.OpenRequest, issue bool) (session.Session, error) {
 	if !issue || wanted.CredentialMode != session.ModeOperator {
 		return c.Sessions.Open(q.ctx(), q.by, wanted)

@@ -75,7 +75,7 @@ func (s *Server) withOffers(ctx context.Context, out sdk.Result) sdk.Result {
 		who.talk.listed(kind, view)
 		return offers
 	}
-	// Each list is the caller's own: nobody between may answer somebody else with it.
+	// Each list is the caller's own: a proxy must not answer another caller with it.
 	const private = "private"
 	switch listed := out.(type) {
 	case *sdk.ListToolsResult:

@@ -66,7 +66,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, inner http.Handle
 				return err
 			}
 			defer release()
-			leave() // who listens may call as much as others
+			leave() // a listener may make as many calls as others
 			return s.listen(w, r, who, id)
 		}
 	}

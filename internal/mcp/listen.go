@@ -138,7 +138,7 @@ func (s *Server) listen(w http.ResponseWriter, r *http.Request, who *caller, id 
 		hello = "id: " + rand.Text() + "\ndata:\n\n"
 	}
 	if out.send(hello) != nil {
-		return nil // nobody listens any more
+		return nil // the listener has gone
 	}
 	owner := keyOf(who.by)
 	l := listener{s: s, by: who.by, kinds: mcpserver.Kinds(), changed: changed, listed: own.listed, seen: who.talk.seen, tell: out.tells(""), beat: func() error {
@@ -271,7 +271,7 @@ func (s *Server) announce(ctx context.Context, talk *conversation, own *ear) {
 	l.run(ctx)
 }
 
-// errNeverAsked is of what only stir puts in: who asks for resources or prompts asks servers of others.
+// errNeverAsked is of what only stir puts in: requests for resources and prompts go to servers of others.
 var errNeverAsked = errors.New("it is none that could be asked for")
 
 // stir lets the protocol library say to every client that a list has changed, which it does when something of it was put in. Nothing

@@ -1,7 +1,7 @@
 // Package mcp is the face for agents that speak the Model Context Protocol: the tools with which they open sessions and
 // drive browsers, over HTTP and over standard input and output.
 //
-// What is promised:
+// The package promises:
 //
 //   - It decides nothing. The [Backend] decides who may do what, what is recorded and what a browser does.
 //   - A call acts as the principal of its own request, never as that of an earlier one.

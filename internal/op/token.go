@@ -147,8 +147,8 @@ func RotateToken() Op[NewToken, IssuedToken] {
 		View: IssuedToken.view}
 }
 
-// rotateKept gives the agent of a jail a new token, where the program in the jail finds it; nobody else is told. done is false for
-// an agent that has no jail, and for whoever may not.
+// rotateKept gives the agent of a jail a new token, where the program in the jail finds it; no other program gets it. done is false for
+// an agent that has no jail, and for callers that may not.
 func rotateKept(ctx context.Context, s Backend, by identity.Principal, in NewToken, overlap time.Duration) (_ IssuedToken, done bool, _ error) {
 	if s.Agents == nil || identity.Can(by, identity.TokenRotate, in.Tenant) != nil {
 		return IssuedToken{}, false, nil

@@ -8,7 +8,7 @@ import (
 )
 
 // Block is a part of what people read of an answer: a table, pairs of a name and a value, or a line. The command line
-// writes values of the types below, times, lists of texts and texts as it always does; whoever wrote them, no terminal
+// writes values of the types below, times, lists of texts and texts as it always does; whatever they hold, no terminal
 // obeys them.
 type Block struct {
 	// Table has its heading in the first row.

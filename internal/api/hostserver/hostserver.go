@@ -103,7 +103,7 @@ func (s *Server) Serve(ctx context.Context, control, devtools net.Listener) erro
 		var errs []error
 		for _, server := range servers {
 			if err := server.Shutdown(ending); err != nil {
-				errs = append(errs, server.Close()) // whoever still waits for an answer gets none
+				errs = append(errs, server.Close()) // clients that still wait for an answer get none
 			}
 		}
 		cancel()

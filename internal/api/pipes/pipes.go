@@ -224,7 +224,7 @@ func (p *Pipes) Receive(ctx context.Context, channel byte, to io.Writer) error {
 		s.credit += len(data) // before the other end hears of it
 		s.mu.Unlock()
 		if over {
-			continue // nobody waits for credit, and perhaps nobody is there any more
+			continue // the sender waits for no credit, and may be gone
 		}
 		credit := []byte{Credit, channel, 0, 0, 0, 0}
 		binary.BigEndian.PutUint32(credit[2:], uint32(len(data)))

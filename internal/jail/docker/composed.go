@@ -39,7 +39,7 @@ type composed struct {
 	version uint64
 	all     map[netip.Addr]jail.Composed
 	news    chan struct{} // closed with the next version
-	closed  bool          // nobody is let in any more
+	closed  bool          // no container is let in any more
 }
 
 func newComposed(now time.Time) composed {
@@ -194,7 +194,7 @@ func (d *Driver) compareComposed(ctx context.Context) error {
 		}
 		d.o.Log.Info("a container of docker-compose does not reach the gateway any more", "address", addr, "agent", old[addr].Agent)
 	}
-	// The owner of an address is known before the address is opened: nobody is taken for the one who had it before.
+	// The owner of an address is known before the address is opened: no container is taken for the one that had it before.
 	c.set(are)
 	for addr, who := range are {
 		if open[addr] {
@@ -209,8 +209,8 @@ func (d *Driver) compareComposed(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// expel takes containers off the network that could speak there in the name of another: who sends packets of its own making
-// (NET_RAW, which engines give by default) has any address, and what is connected under it.
+// expel takes containers off the network that could speak there in the name of another: a container that sends packets of its own
+// making (NET_RAW, which engines give by default) has any address, and so has one that is connected under it.
 func (d *Driver) expel(ctx context.Context, n network) error {
 	got, err := d.engine.NetworkInspect(ctx, n.id, client.NetworkInspectOptions{})
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 )
 
 // fence is a control group of its own below a container's, for a program that was started in it. Nothing that the program
-// starts can leave it, re-parented or not: nobody in a container can write to control groups.
+// starts can leave it, re-parented or not: programs in a container cannot write to control groups.
 type fence struct {
 	dir     string
 	version int

@@ -284,7 +284,7 @@ func (d *Driver) guard(ctx context.Context) error {
 	var errs []error
 	for _, e := range d.Entries() {
 		if r, idle := e.Idle(); r.State == jail.StateReady && idle && r.Exit == nil && r.Lease.Index >= 0 && !listed[r.Lease.Index] {
-			errs = append(errs, d.restore(ctx, firewall, e)) // without the token of preparing: whoever admits a container waits for it
+			errs = append(errs, d.restore(ctx, firewall, e)) // without the token of preparing: the admission of a container waits for it
 		}
 	}
 	return errors.Join(errs...)

@@ -209,8 +209,8 @@ func (d *Driver) strayed(ctx context.Context, there map[jail.Name]container.Summ
 	return out
 }
 
-// endExecutions ends the programs beside a container's first process that an earlier process of ours started: nobody
-// has their stdio.
+// endExecutions ends the programs beside a container's first process that an earlier process of ours started: their
+// stdio has no reader any more.
 func (d *Driver) endExecutions(r jail.Record) error {
 	left, err := fences(r.Process)
 	for _, f := range left {

@@ -147,7 +147,7 @@ func (d *Driver) makeRelay(ctx context.Context, n network) error {
 	if err != nil {
 		return err
 	}
-	// Whatever it was made from: when something changes, another one is made. Of the key nothing can be learned from it.
+	// The digest of all that it was made from: when something changes, another one is made. It does not tell the key.
 	made := sha256.Sum256(fmt.Appendf(nil, "%s %s %s %s %s %d:%d %x", image, listen, d.o.Relay.To, n.id, outside.id, d.o.Relay.UID, d.o.Relay.GID, key))
 	mark := hex.EncodeToString(made[:8])
 	old, err := d.relays(ctx)

@@ -230,8 +230,8 @@ func (r *Runtime) unstage(name jail.Name, id string, forget bool) error {
 	return errors.Join(errs...)
 }
 
-// endStale ends the programs that a host daemon had started in jails and that it did not live to end: nobody holds their
-// stdio any more. It is called before there are others. A program that cannot be ended keeps its mark, and ends with its jail.
+// endStale ends the programs that a host daemon had started in jails and that it did not live to end: their stdio has no
+// reader any more. It is called before there are others. A program that cannot be ended keeps its mark, and ends with its jail.
 func (r *Runtime) endStale(ctx context.Context) error {
 	all, err := jail.ResourcesIn(r.folders, jail.ResourceStaged, r.o.Installation)
 	if err != nil {

@@ -233,7 +233,7 @@ func (r *Runtime) Begin(ctx context.Context, p jail.Placement, proc jail.Process
 	done := waitFor(ctx, gateLimit, func() bool {
 		fd, err := stage.Open(jail.StageGate, unix.O_WRONLY|unix.O_NONBLOCK, 0)
 		if err == nil {
-			failed = unix.Close(fd) // whoever waits has been let through
+			failed = unix.Close(fd) // the process that waits has been let through
 			return true
 		}
 		if !errors.Is(err, unix.ENXIO) { // that says that nobody waits yet

@@ -268,7 +268,7 @@ func (l *Limiter) smallest(h hierarchy, file string, host int64) int64 {
 }
 
 // Unlinked is how much the jails of each tenant have on a file system in files that are open and have no name any more, in bytes:
-// whoever looks through folders does not find them.
+// a look through the folders does not find them.
 func (l *Limiter) Unlinked(device uint64) (map[string]int64, error) {
 	homes, err := l.tenantGroups()
 	if err != nil {

@@ -10,7 +10,7 @@
 //   - Runtime has an OCI runtime (crun, runc or runsc) start the program, and ends it by control group and process
 //     descriptor, never by a name.
 //
-// What is promised: everything made on the host carries the installation's id; no path that a caller names is ever
+// The package promises: everything made on the host carries the installation's id; no path that a caller names is ever
 // followed, because all of them are resolved beneath root-owned folders by descriptor and without symbolic links; what
 // is removed is verified by looking at the host; and what the kernel says of a started jail is read back by Observe
 // without asking the jail.

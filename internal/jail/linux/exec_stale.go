@@ -13,8 +13,8 @@ import (
 	"github.com/clawjail/clawjail/internal/safepath"
 )
 
-// endStale ends the programs that a host daemon had started in jails and that it did not live to end: nobody holds their
-// stdio any more. It is called before there are others. A program that cannot be ended keeps its mark, and ends with its jail.
+// endStale ends the programs that a host daemon had started in jails and that it did not live to end: their stdio has no
+// reader any more. It is called before there are others. A program that cannot be ended keeps its mark, and ends with its jail.
 func (r *Runtime) endStale() error {
 	jails, err := jail.ResourcesIn(r.bundles, jail.ResourceStaged, r.o.Installation)
 	if err != nil {

@@ -94,7 +94,7 @@ func (f *Firewall) Close() error {
 
 // Ensure looks whether the rules and the elements that are part of them are in force, and writes what is missing. It is cheap when nobody has changed the
 // host's ruleset since the last time, and meant to be called on a timer: until then, a host whose ruleset was flushed
-// is open to its jails. Members that went with a flushed table are not known here; who knows them adds them again.
+// is open to its jails. Members that went with a flushed table are not known here; their owners add them again.
 func (f *Firewall) Ensure(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -53,7 +53,7 @@ func (r *nftReader) ask(message uint16, flags netlink.HeaderFlags, family nftabl
 func (r *nftReader) generation() (uint32, error) {
 	const genID = 1 // NFTA_GEN_ID
 	answers, err := r.ask(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil)
-	if errors.Is(err, unix.EINVAL) { // nobody takes messages of this kind
+	if errors.Is(err, unix.EINVAL) { // the kernel knows no messages of this kind
 		return 0, problem.Wrap(err, problem.Unsupported, needsTables, "this kernel has no nftables")
 	}
 	if err != nil {

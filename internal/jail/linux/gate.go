@@ -50,7 +50,7 @@ func (r *Runtime) Begin(ctx context.Context, p jail.Placement, proc jail.Process
 	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
 		fd, err := stage.Open(jail.StageGate, unix.O_WRONLY|unix.O_NONBLOCK, 0)
 		if err == nil {
-			return unix.Close(fd) // whoever waits has been let through
+			return unix.Close(fd) // the process that waits has been let through
 		}
 		if !errors.Is(err, unix.ENXIO) { // that says that nobody waits yet
 			return fmt.Errorf("open the gate of jail %s: %w", p.Name, err)

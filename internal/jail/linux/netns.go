@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A network namespace belongs to a thread. Whatever changes a thread's namespace runs through OnDiscardedThread,
+// A network namespace belongs to a thread. A function that changes a thread's namespace runs through OnDiscardedThread,
 // so that no other goroutine can ever be scheduled onto a thread that looks at the wrong network.
 
 // OnDiscardedThread runs f on an operating-system thread that ends with it. The process's first thread is never

@@ -25,7 +25,7 @@ import (
 
 // A slot is one jail's place on the bridge: a network namespace and a veth pair. Its names and its hardware
 // addresses follow from the index of its lease, so that a later process finds a slot without any record of it, and
-// so that the neighbour entries on both sides can be written down instead of being asked for: nobody on the bridge
+// so that the neighbour entries on both sides can be written down instead of being asked for: no host on the bridge
 // ever has a reason to send or to believe an ARP packet.
 
 // slotInterface is the name of the interface inside a jail.

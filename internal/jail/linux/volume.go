@@ -91,7 +91,7 @@ func (s *Storage) mountState(ctx context.Context, root *safepath.Folder, a jail.
 			return err
 		}
 	}
-	if v.fresh || v.short() { // made by the format and by a check; nobody expects it there
+	if v.fresh || v.short() { // made by the format and by a check; users of the volume do not expect it there
 		if err := dir.RemoveFolder("lost+found"); err != nil && !errors.Is(err, unix.ENOTEMPTY) {
 			return err
 		}
