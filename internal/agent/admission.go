@@ -152,7 +152,7 @@ func (s *Service) admit(ctx context.Context) error {
 		if own == nil || !k.Addr.IsValid() || k.Jail == "" {
 			continue
 		}
-		a, is := agents[whose{own.Tenant, own.Name}]
+		a, is := agents[agentKey{own.Tenant, own.Name}]
 		if is && a.RevokedAt.IsZero() {
 			are[k.Addr.Unmap()] = admittedJail{jail: string(k.Jail), tenant: own.Tenant, agent: a.ID}
 		}
@@ -164,7 +164,7 @@ func (s *Service) admit(ctx context.Context) error {
 		}
 	}
 	for _, c := range composed {
-		a, is := agents[whose{c.Tenant, c.Agent}]
+		a, is := agents[agentKey{c.Tenant, c.Agent}]
 		if _, taken := are[c.Addr.Unmap()]; is && a.RevokedAt.IsZero() && !taken {
 			are[c.Addr.Unmap()] = admittedJail{jail: "compose-" + short(c.ID), tenant: c.Tenant, agent: a.ID, keyed: true}
 		}
@@ -221,20 +221,20 @@ func (s *Service) setAdmitted(addr netip.Addr, who admittedJail) {
 	s.admissions.admitted[addr] = who
 }
 
-// whose is a tenant and a name.
-type whose struct{ tenant, name string }
+// agentKey names an agent of a tenant.
+type agentKey struct{ tenant, name string }
 
 // byName are all agents.
-func (s *Service) byName(ctx context.Context) (map[whose]store.Agent, error) {
+func (s *Service) byName(ctx context.Context) (map[agentKey]store.Agent, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	all, err := s.o.Store.ListAgents(ctx, "")
 	if err != nil {
 		return nil, fmt.Errorf("list agents: %w", err)
 	}
-	out := make(map[whose]store.Agent, len(all))
+	out := make(map[agentKey]store.Agent, len(all))
 	for _, a := range all {
-		out[whose{a.Tenant, a.Name}] = a
+		out[agentKey{a.Tenant, a.Name}] = a
 	}
 	return out, nil
 }
@@ -243,7 +243,7 @@ func (s *Service) byName(ctx context.Context) (map[whose]store.Agent, error) {
 func (s *Service) watchStanding(ctx context.Context) {
 	every := time.NewTicker(standingEvery)
 	defer every.Stop()
-	waits := map[whose]time.Time{}
+	waits := map[agentKey]time.Time{}
 	for {
 		if err := errors.Join(s.goOn(ctx, waits), s.moveAgents(ctx, waits), s.stand(ctx, waits), s.readServers(ctx)); err != nil && ctx.Err() == nil {
 			s.o.Log.Warn("agents could not be compared with their jails", "error", err)
@@ -259,7 +259,7 @@ func (s *Service) watchStanding(ctx context.Context) {
 
 // stand stops the jails of agents that may not run, and starts those that may again. waits says until when a jail that did
 // not obey is left alone.
-func (s *Service) stand(ctx context.Context, waits map[whose]time.Time) error {
+func (s *Service) stand(ctx context.Context, waits map[agentKey]time.Time) error {
 	// At first while others change things: mostly nothing is to be done, and a sync may take its time.
 	todo, err := s.outOfStanding(ctx, waits)
 	if err != nil || len(todo) == 0 {
@@ -278,7 +278,7 @@ func (s *Service) stand(ctx context.Context, waits map[whose]time.Time) error {
 }
 
 // standOf is stand for the agents of one tenant, in whose turn no other call changes them.
-func (s *Service) standOf(ctx context.Context, tenant string, waits map[whose]time.Time) error {
+func (s *Service) standOf(ctx context.Context, tenant string, waits map[agentKey]time.Time) error {
 	// The work is determined again here, so that it is still current when it is done.
 	todo, err := s.outOfStanding(ctx, waits)
 	if err != nil {
@@ -289,7 +289,7 @@ func (s *Service) standOf(ctx context.Context, tenant string, waits map[whose]ti
 		if t.tenant != tenant {
 			continue
 		}
-		at := whose{t.tenant, t.step.Name}
+		at := agentKey{t.tenant, t.step.Name}
 		if err := s.setRunning(ctx, t); err != nil {
 			waits[at] = s.o.Now().Add(tryAgain)
 			errs = append(errs, fmt.Errorf("%s: %w", t.step.Name, err))
@@ -301,7 +301,7 @@ func (s *Service) standOf(ctx context.Context, tenant string, waits map[whose]ti
 }
 
 // outOfStanding are the agents whose jail runs and may not, or may run and is stopped.
-func (s *Service) outOfStanding(ctx context.Context, waits map[whose]time.Time) ([]*task, error) {
+func (s *Service) outOfStanding(ctx context.Context, waits map[agentKey]time.Time) ([]*task, error) {
 	_, kept, err := s.o.Keeper.Kept(ctx, 0, false)
 	if err != nil {
 		return nil, fmt.Errorf("ask which jails are kept: %w", err)
@@ -319,7 +319,7 @@ func (s *Service) outOfStanding(ctx context.Context, waits map[whose]time.Time) 
 	var out []*task
 	for _, k := range kept {
 		own := k.Spec.Agent
-		if own == nil || now.Before(waits[whose{own.Tenant, own.Name}]) {
+		if own == nil || now.Before(waits[agentKey{own.Tenant, own.Name}]) {
 			continue
 		}
 		if byTenant[own.Tenant] == nil {
@@ -327,7 +327,7 @@ func (s *Service) outOfStanding(ctx context.Context, waits map[whose]time.Time) 
 				return nil, err
 			}
 		}
-		a, is := agents[whose{own.Tenant, own.Name}]
+		a, is := agents[agentKey{own.Tenant, own.Name}]
 		d := byTenant[own.Tenant][own.Name]
 		adopted := d.elsewhere(nodes) != nil // by another one, which has its state of now, also while it is away
 		idle := !is || !a.RevokedAt.IsZero() || adopted || d != nil && !d.damaged && timeIsOver(d.Agent, a.CreatedAt, now)

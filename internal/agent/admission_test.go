@@ -149,7 +149,7 @@ func TestARevokedAgentsJailIsStoppedAndStartedAgainWhenItIsRestored(t *testing.T
 	const file = "clawbots:\n  - name: bot\n  - name: other\n"
 	_, err := l.sync(file)
 	l.must(err)
-	stand := func() { t.Helper(); l.must(l.stand(l.ctx, map[whose]time.Time{})) }
+	stand := func() { t.Helper(); l.must(l.stand(l.ctx, map[agentKey]time.Time{})) }
 	l.must(l.admit(l.ctx))
 	addr := l.addr("bot")
 	l.keeper.done()
@@ -201,7 +201,7 @@ func TestAJailThatDoesNotObeyIsLeftAloneForAWhile(t *testing.T) {
 	_, err := l.sync("clawbots:\n  - name: bot\n")
 	l.must(err)
 	l.must(l.who.RevokeAgent(l.ctx, l.admin, "default", "bot"))
-	waits := map[whose]time.Time{}
+	waits := map[agentKey]time.Time{}
 	l.kill(0)
 	if err := l.stand(l.ctx, waits); !errors.Is(err, errKilled) {
 		t.Errorf("it is said to obey: %v", err)

@@ -66,8 +66,8 @@ func TestAnAgentIsOnOneMachine(t *testing.T) {
 		return m.Sync(l.ctx, l.admin, r, nil)
 	}
 	look := func(m *machine) {
-		l.must(m.goOn(l.ctx, map[whose]time.Time{}))
-		l.must(m.stand(l.ctx, map[whose]time.Time{}))
+		l.must(m.goOn(l.ctx, map[agentKey]time.Time{}))
+		l.must(m.stand(l.ctx, map[agentKey]time.Time{}))
 	}
 	plan, err := sync(first, "clawbots: [{name: a}, {name: shared}]")
 	l.want("the first", plan, err, "create a", "create shared")
@@ -191,14 +191,14 @@ func TestRemovalsOfOtherMachinesAreLeftToThem(t *testing.T) {
 	if err := first.RemoveAgent(l.ctx, l.admin, "", "a", RemoveOptions{}); err == nil {
 		t.Fatal("it is removed")
 	}
-	l.must(second.goOn(l.ctx, map[whose]time.Time{}))
+	l.must(second.goOn(l.ctx, map[agentKey]time.Time{}))
 	declared, err := first.declarations(l.ctx, "default")
 	l.must(err)
 	if d := declared["a"]; d == nil || d.Removing == nil || !first.runs("a") {
 		t.Fatalf("another machine has gone on with it: %+v", d)
 	}
 	l.keeper.step = nil
-	l.must(first.goOn(l.ctx, map[whose]time.Time{}))
+	l.must(first.goOn(l.ctx, map[agentKey]time.Time{}))
 	if _, is := first.keeper.status("a"); is {
 		t.Error("it is still there")
 	}
@@ -217,8 +217,8 @@ func TestAgentsOfNoMachineAreOfTheOneThatHasTheirJail(t *testing.T) {
 		t.Fatalf("it does not say where the agent is: %s", e.Body)
 	}
 	l.must(l.db.UpdateEntry(l.ctx, e))
-	l.must(second.goOn(l.ctx, map[whose]time.Time{}))
-	l.must(first.goOn(l.ctx, map[whose]time.Time{}))
+	l.must(second.goOn(l.ctx, map[agentKey]time.Time{}))
+	l.must(first.goOn(l.ctx, map[agentKey]time.Time{}))
 	l.wantCode("restart at the other", second.RestartAgent(l.ctx, l.admin, "", "a"), problem.Conflict)
 	l.must(first.RestartAgent(l.ctx, l.admin, "", "a"))
 }

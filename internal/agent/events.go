@@ -22,21 +22,21 @@ const (
 	awayPause, maxAway = 100 * time.Millisecond, 5 * time.Second
 )
 
-// source is where events come from: the two streams of something, and its life.
+// source is where events come from: the two streams of a program, and whether it runs.
 type source interface {
 	// read is that of a ringlog.Reader, for one of the streams, with the times.
 	read(ctx context.Context, stream jail.Stream, offset int64, limit int, wait time.Duration) (jail.LogChunk, error)
-	// life says how it is, when that is of another version than after; else it waits for a change.
-	life(ctx context.Context, after uint64) (life, error)
+	// state is how it is. When that still has the version after, it waits for a change first.
+	state(ctx context.Context, after uint64) (runState, error)
 }
 
-// life is how something is.
-type life struct {
+// runState is whether a program runs, or how its last run ended.
+type runState struct {
 	version uint64
 	running bool
 	began   time.Time // of the run that is under way
 	exit    *jail.Exit
-	// over says that nothing will follow.
+	// over says that there will be no further run.
 	over bool
 }
 
@@ -47,24 +47,24 @@ func (s *Service) Events(ctx context.Context, by identity.Principal, tenant, nam
 	if err != nil {
 		return err
 	}
-	return tell(ctx, src, after, follow, s.processes.with.Now, emit)
+	return readEvents(ctx, src, after, follow, s.processes.with.Now, emit)
 }
 
-// tell calls emit with the events of a source. It has the memory of one reader, and the source does not wait for it: what it
-// is too slow for goes, and it is told how much that was.
-func tell(ctx context.Context, src source, after string, follow bool, now func() time.Time, emit func(Event) error) error {
-	t := &telling{source: src, now: now, emit: emit}
-	if err := t.begin(ctx, after); err != nil {
+// readEvents calls emit with the events of a source. It has the memory of one reader, and the source does not wait for it: a
+// reader that is too slow misses output, and is told how much.
+func readEvents(ctx context.Context, src source, after string, follow bool, now func() time.Time, emit func(Event) error) error {
+	er := &eventReader{source: src, now: now, emit: emit}
+	if err := er.seek(ctx, after); err != nil {
 		return err
 	}
 	if follow {
-		return t.follow(ctx)
+		return er.follow(ctx)
 	}
-	return t.catchUp(ctx)
+	return er.catchUp(ctx)
 }
 
-// telling is one reader of events.
-type telling struct {
+// eventReader is one reader of events.
+type eventReader struct {
 	source source
 	now    func() time.Time
 	emit   func(Event) error
@@ -77,64 +77,64 @@ type telling struct {
 
 func streamOf(n int) jail.Stream { return [...]jail.Stream{jail.Stdout, jail.Stderr}[n] }
 
-// begin goes to where the reader wants to go on.
-func (t *telling) begin(ctx context.Context, after string) error {
+// seek goes to where the reader wants to go on: the oldest output, the newest, or behind an event.
+func (er *eventReader) seek(ctx context.Context, after string) error {
 	switch after {
 	case "":
-		for n := range t.streams {
-			c, err := t.read(ctx, n, 0, 1, 0)
+		for n := range er.streams {
+			c, err := er.read(ctx, n, 0, 1, 0)
 			if err != nil {
 				return err
 			}
-			t.streams[n].at(c.First, false, c.First > 0)
+			er.streams[n].at(c.First, false, c.First > 0)
 		}
 	case Newest:
-		for n := range t.streams {
-			c, err := t.read(ctx, n, math.MaxInt64, 1, 0)
+		for n := range er.streams {
+			c, err := er.read(ctx, n, math.MaxInt64, 1, 0)
 			if err != nil {
 				return err
 			}
-			t.streams[n].at(c.End, false, false)
+			er.streams[n].at(c.End, false, false)
 		}
-		t.mark = t.now().UnixNano()
+		er.mark = er.now().UnixNano()
 	default:
 		p, err := parsePosition(after)
 		if err != nil {
 			return err
 		}
-		t.streams[0].at(p.out.offset, p.out.skipping, false)
-		t.streams[1].at(p.err.offset, p.err.skipping, false)
-		t.mark = p.mark
+		er.streams[0].at(p.out.offset, p.out.skipping, false)
+		er.streams[1].at(p.err.offset, p.err.skipping, false)
+		er.mark = p.mark
 	}
 	return nil
 }
 
-// catchUp tells what there is.
-func (t *telling) catchUp(ctx context.Context) error {
-	l, err := t.lives(ctx, 0)
+// catchUp emits what there is.
+func (er *eventReader) catchUp(ctx context.Context) error {
+	l, err := er.stateAfter(ctx, 0)
 	if err != nil {
 		return err
 	}
-	if err := t.began(l); err != nil {
+	if err := er.emitStart(l); err != nil {
 		return err
 	}
-	if err := t.old(ctx); err != nil {
+	if err := er.emitKept(ctx); err != nil {
 		return err
 	}
-	return t.ended(l)
+	return er.emitEnd(l)
 }
 
-// old tells what both streams have, in the order in which it was printed. Output that comes meanwhile is left for the next reading: a
+// emitKept emits the output that both streams have, in the order in which it was printed. Output that comes meanwhile is left for the next reading: a
 // flood has no end.
-func (t *telling) old(ctx context.Context) error {
+func (er *eventReader) emitKept(ctx context.Context) error {
 	var waiting [2][]jail.LogRun
 	var asked [2]bool
 	var ends [2]int64
 	for {
 		next := -1
-		for n := range t.streams {
-			if len(waiting[n]) == 0 && (!asked[n] || t.streams[n].next() < ends[n]) {
-				c, err := t.read(ctx, n, t.streams[n].next(), chunkSize, 0)
+		for n := range er.streams {
+			if len(waiting[n]) == 0 && (!asked[n] || er.streams[n].next() < ends[n]) {
+				c, err := er.read(ctx, n, er.streams[n].next(), chunkSize, 0)
 				if err != nil {
 					return err
 				}
@@ -152,7 +152,7 @@ func (t *telling) old(ctx context.Context) error {
 		if next < 0 {
 			return nil
 		}
-		if err := t.take(next, waiting[next][0]); err != nil {
+		if err := er.emitRun(next, waiting[next][0]); err != nil {
 			return err
 		}
 		waiting[next] = waiting[next][1:]
@@ -166,40 +166,40 @@ type piece struct {
 	err    error
 }
 
-// follow tells what there is and what comes.
-func (t *telling) follow(ctx context.Context) error {
+// follow emits what there is and what comes, until the source is over.
+func (er *eventReader) follow(ctx context.Context) error {
 	// The running program began before it printed anything.
-	first, err := t.lives(ctx, 0)
+	first, err := er.stateAfter(ctx, 0)
 	if err != nil {
 		return err
 	}
-	if err := t.began(first); err != nil {
+	if err := er.emitStart(first); err != nil {
 		return err
 	}
-	if err := t.old(ctx); err != nil {
+	if err := er.emitKept(ctx); err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	var readers sync.WaitGroup
 	defer readers.Wait()
 	defer stop()
-	pieces, lives := make(chan piece), make(chan life)
+	pieces, states := make(chan piece), make(chan runState)
 	broken := make(chan error, 1)
-	for n := range t.streams {
-		offset := t.streams[n].next()
-		readers.Go(func() { t.watch(ctx, n, offset, pieces) })
+	for n := range er.streams {
+		offset := er.streams[n].next()
+		readers.Go(func() { er.readStream(ctx, n, offset, pieces) })
 	}
-	readers.Go(func() { broken <- t.live(ctx, first, lives) })
+	readers.Go(func() { broken <- er.readStates(ctx, first, states) })
 
-	lifes := lives
-	var last *life // has ended, and not everything that it printed was told
+	next := states
+	var last *runState // has ended, and not all of its output was emitted
 	var ends [2]int64
 	for {
-		if last != nil && t.streams[0].next() >= ends[0] && t.streams[1].next() >= ends[1] {
-			if err := t.ended(*last); err != nil || last.over {
+		if last != nil && er.streams[0].next() >= ends[0] && er.streams[1].next() >= ends[1] {
+			if err := er.emitEnd(*last); err != nil || last.over {
 				return err
 			}
-			last, lifes = nil, lives
+			last, next = nil, states
 		}
 		select {
 		case p := <-pieces:
@@ -207,25 +207,25 @@ func (t *telling) follow(ctx context.Context) error {
 				return p.err
 			}
 			for _, r := range p.chunk.Runs() {
-				if err := t.take(p.stream, r); err != nil {
+				if err := er.emitRun(p.stream, r); err != nil {
 					return err
 				}
 			}
-		case l := <-lifes:
-			if err := t.began(l); err != nil {
+		case l := <-next:
+			if err := er.emitStart(l); err != nil {
 				return err
 			}
 			if l.running || l.exit == nil && !l.over {
 				continue
 			}
-			for n := range t.streams {
-				c, err := t.read(ctx, n, math.MaxInt64, 1, 0)
+			for n := range er.streams {
+				c, err := er.read(ctx, n, math.MaxInt64, 1, 0)
 				if err != nil {
 					return err
 				}
 				ends[n] = c.End
 			}
-			last, lifes = &l, nil
+			last, next = &l, nil
 		case err := <-broken:
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -237,10 +237,10 @@ func (t *telling) follow(ctx context.Context) error {
 	}
 }
 
-// watch reads one stream for as long as somebody takes it.
-func (t *telling) watch(ctx context.Context, n int, offset int64, to chan<- piece) {
+// readStream sends what is printed to one stream, until the context ends.
+func (er *eventReader) readStream(ctx context.Context, n int, offset int64, to chan<- piece) {
 	for {
-		c, err := t.read(ctx, n, offset, chunkSize, pollWait)
+		c, err := er.read(ctx, n, offset, chunkSize, pollWait)
 		if err == nil && len(c.Data) == 0 && c.Offset == offset {
 			if ctx.Err() != nil {
 				return
@@ -263,8 +263,8 @@ func (t *telling) watch(ctx context.Context, n int, offset int64, to chan<- piec
 	}
 }
 
-// live says how the source is: first, and then whenever that changes.
-func (t *telling) live(ctx context.Context, l life, to chan<- life) error {
+// readStates sends the state of the source: first, and then whenever that changes.
+func (er *eventReader) readStates(ctx context.Context, l runState, to chan<- runState) error {
 	for {
 		select {
 		case to <- l:
@@ -277,26 +277,26 @@ func (t *telling) live(ctx context.Context, l life, to chan<- life) error {
 		}
 		for last := l.version; l.version == last; { // until something happens
 			var err error
-			if l, err = t.lives(ctx, last); err != nil {
+			if l, err = er.stateAfter(ctx, last); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// lives asks how the source is until the host daemon is there to answer.
-func (t *telling) lives(ctx context.Context, after uint64) (l life, err error) {
+// stateAfter asks for the state of the source until the host daemon is there to answer.
+func (er *eventReader) stateAfter(ctx context.Context, after uint64) (l runState, err error) {
 	err = whileAway(ctx, func() (err error) {
-		l, err = t.source.life(ctx, after)
+		l, err = er.source.state(ctx, after)
 		return err
 	})
 	return l, err
 }
 
 // read asks until the host daemon is there to answer.
-func (t *telling) read(ctx context.Context, n int, offset int64, limit int, wait time.Duration) (c jail.LogChunk, err error) {
+func (er *eventReader) read(ctx context.Context, n int, offset int64, limit int, wait time.Duration) (c jail.LogChunk, err error) {
 	err = whileAway(ctx, func() (err error) {
-		c, err = t.source.read(ctx, streamOf(n), offset, limit, wait)
+		c, err = er.source.read(ctx, streamOf(n), offset, limit, wait)
 		return err
 	})
 	return c, err
@@ -311,69 +311,69 @@ func whileAway(ctx context.Context, ask func() error) error {
 	return err
 }
 
-// take makes events of what was read of a stream.
-func (t *telling) take(n int, r jail.LogRun) error {
-	s := &t.streams[n]
-	t.printed = r.At
-	defer func() { t.printed = time.Time{} }()
+// emitRun emits what was printed to a stream at one time, and what was missed before it.
+func (er *eventReader) emitRun(n int, r jail.LogRun) error {
+	s := &er.streams[n]
+	er.printed = r.At
+	defer func() { er.printed = time.Time{} }()
 	if missed := r.Offset - s.next(); missed > 0 {
 		// The beginning of a line whose end is lost goes with it.
 		missed += int64(len(s.rest))
 		s.at(r.Offset, false, true)
-		if err := t.say(n, Event{Type: EventMissed, Missed: missed}); err != nil {
+		if err := er.emitOf(n, Event{Type: EventMissed, Missed: missed}); err != nil {
 			return err
 		}
 	} else if missed < 0 {
 		s.at(r.Offset, false, false) // the log is another one: it was removed, and begun anew
 	}
-	return s.feed(r.Data, func(l line) error { return t.say(n, t.lines.event(l)) })
+	return s.feed(r.Data, func(l line) error { return er.emitOf(n, er.lines.event(l)) })
 }
 
-// say tells an event of a stream.
-func (t *telling) say(n int, e Event) error {
+// emitOf emits an event of a stream.
+func (er *eventReader) emitOf(n int, e Event) error {
 	e.Stream = streamOf(n)
-	e.At = t.printed
-	return t.give(e)
+	e.At = er.printed
+	return er.emitAt(e)
 }
 
-// give tells an event.
-func (t *telling) give(e Event) error {
-	e.ID = position{t.streams[0].place(), t.streams[1].place(), t.mark}.String()
+// emitAt emits an event with the position behind it as its id.
+func (er *eventReader) emitAt(e Event) error {
+	e.ID = position{er.streams[0].place(), er.streams[1].place(), er.mark}.String()
 	if e.At.IsZero() {
-		e.At = t.now()
+		e.At = er.now()
 	}
 	e.At = e.At.UTC()
-	return t.emit(e)
+	return er.emit(e)
 }
 
-// began tells of a run that was not told of.
-func (t *telling) began(l life) error {
-	if l.began.IsZero() || l.began.UnixNano() <= t.mark {
+// emitStart emits the start of a run, unless the reader knows of it.
+func (er *eventReader) emitStart(l runState) error {
+	if l.began.IsZero() || l.began.UnixNano() <= er.mark {
 		return nil
 	}
-	// One that has ended meanwhile is told of first: it was before. To a new reader nothing is known of that one.
-	if t.mark > 0 && l.running && l.exit != nil && l.exit.At.Before(l.began) {
-		if err := t.ended(life{exit: l.exit}); err != nil {
+	// The end of the run before comes first. A reader that begins here has not heard of that run.
+	if er.mark > 0 && l.running && l.exit != nil && l.exit.At.Before(l.began) {
+		if err := er.emitEnd(runState{exit: l.exit}); err != nil {
 			return err
 		}
 	}
-	t.mark = l.began.UnixNano()
-	return t.give(Event{Type: EventStarted, At: l.began})
+	er.mark = l.began.UnixNano()
+	return er.emitAt(Event{Type: EventStarted, At: l.began})
 }
 
-// ended tells of an end that was not told of, and of the line before it that has no end.
-func (t *telling) ended(l life) error {
-	if l.running || l.exit == nil || l.exit.At.UnixNano() <= t.mark {
+// emitEnd emits the end of a run, unless the reader knows of it, and before it the last line, if that is not terminated.
+func (er *eventReader) emitEnd(l runState) error {
+	if l.running || l.exit == nil || l.exit.At.UnixNano() <= er.mark {
 		return nil
 	}
-	t.printed = l.exit.At // about
-	defer func() { t.printed = time.Time{} }()
-	for n := range t.streams {
-		if err := t.streams[n].flush(func(l line) error { return t.say(n, t.lines.event(l)) }); err != nil {
+	er.printed = l.exit.At // about
+	defer func() { er.printed = time.Time{} }()
+	for n := range er.streams {
+		if err := er.streams[n].flush(func(l line) error { return er.emitOf(n, er.lines.event(l)) }); err != nil {
 			return err
 		}
 	}
-	t.mark = l.exit.At.UnixNano()
+	er.mark = l.exit.At.UnixNano()
 	exit := *l.exit
-	return t.give(Event{Type: EventExit, At: exit.At, Exit: &exit})
+	return er.emitAt(Event{Type: EventExit, At: exit.At, Exit: &exit})
 }

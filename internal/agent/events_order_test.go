@@ -28,12 +28,12 @@ func TestWhatIsKeptIsToldInTheOrderOfItsTimes(t *testing.T) {
 	s.print(t, 0, "fo")
 	s.print(t, 1, "five\n")
 	s.print(t, 0, "ur\nsix\n")
-	s.lives(life{running: true})
+	s.becomes(runState{running: true})
 	want := []string{"stdout one 1s", "stderr two 2s", "stderr three 2s", "stderr five 4s", "stdout four 5s", "stdout six 5s"}
 
 	told := func(after string) (out, ids []string) {
 		t.Helper()
-		err := tell(t.Context(), s, after, false, time.Now, func(e Event) error {
+		err := readEvents(t.Context(), s, after, false, time.Now, func(e Event) error {
 			if e.Type == EventText {
 				out, ids = append(out, brief(e)+" "+e.At.Sub(began).String()), append(ids, e.ID)
 			}

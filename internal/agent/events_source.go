@@ -10,7 +10,7 @@ import (
 	"github.com/clawjail/clawjail/internal/quota"
 )
 
-// source finds what somebody wants the events of: the jail of an agent, or one of its programs.
+// source is the jail of an agent, or with of one of its programs.
 func (s *Service) source(ctx context.Context, by identity.Principal, tenant, name, of string) (source, error) {
 	a, err := s.whose(ctx, by, identity.AgentLog, tenant, name)
 	if err != nil {
@@ -47,33 +47,33 @@ func (k keptSource) read(ctx context.Context, stream jail.Stream, offset int64, 
 		Times: true})
 }
 
-func (k keptSource) life(ctx context.Context, after uint64) (life, error) {
+func (k keptSource) state(ctx context.Context, after uint64) (runState, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute+pollWait)
 	defer cancel()
 	leave, err := k.p.wait(quota.Holder{Tenant: k.agent.Tenant})
 	if err != nil {
-		return life{}, err
+		return runState{}, err
 	}
 	defer leave()
 	version, all, err := k.p.with.Keeper.Kept(ctx, after, false)
 	if err != nil {
-		return life{}, err
+		return runState{}, err
 	}
 	for _, s := range all {
 		own := s.Spec.Agent
 		if own == nil || own.Tenant != k.agent.Tenant || own.Name != k.agent.Name {
 			continue
 		}
-		l := life{version: version, running: s.Phase == jail.PhaseRunning, exit: s.Exit}
+		l := runState{version: version, running: s.Phase == jail.PhaseRunning, exit: s.Exit}
 		if l.running {
 			l.began = s.Since
 		}
 		return l, nil
 	}
 	if version == after {
-		return life{version: version}, nil // nothing has changed
+		return runState{version: version}, nil // nothing has changed
 	}
-	return life{}, noJail(k.agent)
+	return runState{}, noJail(k.agent)
 }
 
 // processSource is a program.
@@ -107,23 +107,23 @@ func (s processSource) wait(ctx context.Context, limit time.Duration) {
 	}
 }
 
-// The versions of a program's life.
+// Versions of the state of a program.
 const (
 	programRuns  = 1
 	programEnded = 2
 )
 
-func (s processSource) life(ctx context.Context, after uint64) (life, error) {
+func (s processSource) state(ctx context.Context, after uint64) (runState, error) {
 	if after == programRuns {
 		s.wait(ctx, pollWait)
 	}
 	if err := ctx.Err(); err != nil {
-		return life{}, err
+		return runState{}, err
 	}
 	v := s.p.viewOf(s.pr)
-	// Not before nothing of it is left: what it printed is whole then.
+	// The exit counts when nothing of the program is left: its output is whole then.
 	if v.Exit != nil && wake.Closed(s.pr.done) {
-		return life{version: programEnded, began: v.StartedAt, exit: v.Exit, over: true}, nil
+		return runState{version: programEnded, began: v.StartedAt, exit: v.Exit, over: true}, nil
 	}
-	return life{version: programRuns, running: true, began: v.StartedAt}, nil
+	return runState{version: programRuns, running: true, began: v.StartedAt}, nil
 }

@@ -20,12 +20,12 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-// testSource is something with real logs, whose life the test decides about.
+// testSource is something with real logs, whose state the test decides about.
 type testSource struct {
 	logs [2]*ringlog.Log
 
 	mu      sync.Mutex
-	now     life
+	now     runState
 	changed chan struct{}
 	away    int // questions that find nobody there
 	asked   int
@@ -72,9 +72,9 @@ func (s *testSource) read(ctx context.Context, stream jail.Stream, offset int64,
 	return jail.LogChunk{Data: c.Data, Offset: c.Offset, First: c.First, End: c.End, Marks: s.logs[n].Marks(c)}, err
 }
 
-func (s *testSource) life(ctx context.Context, after uint64) (life, error) {
+func (s *testSource) state(ctx context.Context, after uint64) (runState, error) {
 	if err := s.gone(); err != nil {
-		return life{}, err
+		return runState{}, err
 	}
 	for {
 		s.mu.Lock()
@@ -86,12 +86,12 @@ func (s *testSource) life(ctx context.Context, after uint64) (life, error) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return life{}, ctx.Err()
+			return runState{}, ctx.Err()
 		}
 	}
 }
 
-func (s *testSource) lives(l life) {
+func (s *testSource) becomes(l runState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.version = s.now.version + 1
@@ -134,7 +134,7 @@ func follow(t *testing.T, s source, after string) *listener {
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &listener{stop: cancel, done: make(chan error, 1), last: after}
 	go func() {
-		l.done <- tell(ctx, s, after, true, time.Now, func(e Event) error {
+		l.done <- readEvents(ctx, s, after, true, time.Now, func(e Event) error {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.seen, l.last = append(l.seen, brief(e)), e.ID
@@ -169,7 +169,7 @@ func (l *listener) expect(t *testing.T, want ...string) {
 func TestEventsAreToldAsTheyHappen(t *testing.T) {
 	s := newSource(t, 1<<20)
 	began := time.Now()
-	s.lives(life{running: true, began: began})
+	s.becomes(runState{running: true, began: began})
 	l := follow(t, s, "")
 	l.expect(t, "started")
 	s.print(t, 0, "one\n{\"type\":\"two\"}\n")
@@ -177,7 +177,7 @@ func TestEventsAreToldAsTheyHappen(t *testing.T) {
 	s.print(t, 1, "three\npart")
 	l.expect(t, "started", "stdout one", `stdout {"type":"two"}`, "stderr three")
 	// A line without its end is told when nothing follows, before the exit.
-	s.lives(life{exit: &jail.Exit{Code: 3, At: began.Add(time.Second)}, over: true})
+	s.becomes(runState{exit: &jail.Exit{Code: 3, At: began.Add(time.Second)}, over: true})
 	if err := <-l.done; err != nil {
 		t.Fatal(err)
 	}
@@ -188,13 +188,13 @@ func TestEventsAreToldAsTheyHappen(t *testing.T) {
 func TestAFollowerGoesOnWhereItWas(t *testing.T) {
 	s := newSource(t, 1<<20)
 	began := time.Now().Add(-time.Minute)
-	s.lives(life{running: true, began: began})
+	s.becomes(runState{running: true, began: began})
 	s.print(t, 0, "one\n")
 	l := follow(t, s, "")
 	l.expect(t, "started", "stdout one")
 	l.stop()
 	s.print(t, 0, "two\n")
-	s.lives(life{running: true, began: began.Add(2 * time.Second), exit: &jail.Exit{At: began.Add(time.Second)}})
+	s.becomes(runState{running: true, began: began.Add(2 * time.Second), exit: &jail.Exit{At: began.Add(time.Second)}})
 	again := follow(t, s, l.last)
 	again.expect(t, "exit", "started", "stdout two")
 	third := follow(t, s, again.last)
@@ -213,11 +213,11 @@ func TestAFollowerGoesOnWhereItWas(t *testing.T) {
 
 func TestASlowReaderIsToldWhatItMissed(t *testing.T) {
 	s := newSource(t, 64<<10)
-	s.lives(life{running: true, began: time.Now()})
+	s.becomes(runState{running: true, began: time.Now()})
 	line := strings.Repeat("a", 99) + "\n"
 	s.print(t, 0, line)
 	var id string
-	err := tell(t.Context(), s, "", false, time.Now, func(e Event) error { id = e.ID; return nil })
+	err := readEvents(t.Context(), s, "", false, time.Now, func(e Event) error { id = e.ID; return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func TestASlowReaderIsToldWhatItMissed(t *testing.T) {
 		s.print(t, 0, line)
 	}
 	var missed, read int64
-	err = tell(t.Context(), s, id, false, time.Now, func(e Event) error {
+	err = readEvents(t.Context(), s, id, false, time.Now, func(e Event) error {
 		switch {
 		case e.Type == EventMissed:
 			missed += e.Missed
@@ -246,7 +246,7 @@ func TestASlowReaderIsToldWhatItMissed(t *testing.T) {
 // A reader that takes nothing keeps nobody from printing.
 func TestNobodyWaitsForAReader(t *testing.T) {
 	s := newSource(t, 64<<10)
-	s.lives(life{running: true, began: time.Now()})
+	s.becomes(runState{running: true, began: time.Now()})
 	s.print(t, 0, "first\n")
 	release := make(chan struct{})
 	var missed int64
@@ -254,7 +254,7 @@ func TestNobodyWaitsForAReader(t *testing.T) {
 	done := make(chan error, 1)
 	enough := errors.New("enough")
 	go func() {
-		done <- tell(t.Context(), s, "", true, time.Now, func(e Event) error {
+		done <- readEvents(t.Context(), s, "", true, time.Now, func(e Event) error {
 			<-release
 			missed += e.Missed
 			if last = e.Text; last == "last" {
@@ -275,7 +275,7 @@ func TestNobodyWaitsForAReader(t *testing.T) {
 
 func TestEventsGoOnWhenTheHostDaemonWasAway(t *testing.T) {
 	s := newSource(t, 1<<20)
-	s.lives(life{running: true, began: time.Now()})
+	s.becomes(runState{running: true, began: time.Now()})
 	s.away = 5
 	l := follow(t, s, "")
 	s.print(t, 0, "one\n")
@@ -290,32 +290,32 @@ func TestEventsGoOnWhenTheHostDaemonWasAway(t *testing.T) {
 func TestWhatIsAskedForOnceHasAnEnd(t *testing.T) {
 	s := newSource(t, 1<<20)
 	began := time.Now()
-	s.lives(life{running: true, began: began})
+	s.becomes(runState{running: true, began: began})
 	s.print(t, 0, "one\ntwo")
 	var got []string
 	emit := func(e Event) error { got = append(got, brief(e)); return nil }
-	if err := tell(t.Context(), s, "", false, time.Now, emit); err != nil {
+	if err := readEvents(t.Context(), s, "", false, time.Now, emit); err != nil {
 		t.Fatal(err)
 	}
 	// A line that is not over is for later.
 	if diff := cmp.Diff([]string{"started", "stdout one"}, got); diff != "" {
 		t.Error(diff)
 	}
-	s.lives(life{began: began, exit: &jail.Exit{At: began.Add(time.Second)}, over: true})
+	s.becomes(runState{began: began, exit: &jail.Exit{At: began.Add(time.Second)}, over: true})
 	got = nil
-	if err := tell(t.Context(), s, "", false, time.Now, emit); err != nil {
+	if err := readEvents(t.Context(), s, "", false, time.Now, emit); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"started", "stdout one", "stdout two", "exit"}, got); diff != "" {
 		t.Error(diff)
 	}
 	for _, bad := range []string{"x", "1-2"} {
-		if err := tell(t.Context(), s, bad, false, time.Now, emit); problem.CodeOf(err) != problem.BadRequest {
+		if err := readEvents(t.Context(), s, bad, false, time.Now, emit); problem.CodeOf(err) != problem.BadRequest {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
 	refuse := errors.New("refuse")
-	if err := tell(t.Context(), s, "", false, time.Now, func(Event) error { return refuse }); !errors.Is(err, refuse) {
+	if err := readEvents(t.Context(), s, "", false, time.Now, func(Event) error { return refuse }); !errors.Is(err, refuse) {
 		t.Error(err)
 	}
 }
@@ -323,7 +323,7 @@ func TestWhatIsAskedForOnceHasAnEnd(t *testing.T) {
 // An offset behind the end is of a log that was removed meanwhile.
 func TestALogThatBeganAnewIsReadFromThere(t *testing.T) {
 	s := newSource(t, 1<<20)
-	s.lives(life{running: true, began: time.Unix(1, 0)})
+	s.becomes(runState{running: true, began: time.Unix(1, 0)})
 	s.print(t, 0, "old\n")
 	l := follow(t, s, position{out: place{offset: 1 << 40}, mark: math.MaxInt64}.String())
 	testenv.Eventually(t, 20*time.Second, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.asked > 3 }, "it does not ask")
@@ -345,7 +345,7 @@ func BenchmarkEventPath(b *testing.B) {
 	}{{"reader", false}, {"slow_reader", true}} {
 		b.Run(test.name, func(b *testing.B) {
 			s := newSource(b, 1<<30)
-			s.lives(life{running: true, began: time.Now()})
+			s.becomes(runState{running: true, began: time.Now()})
 			out, in, err := os.Pipe()
 			if err != nil {
 				b.Fatal(err)
@@ -355,7 +355,7 @@ func BenchmarkEventPath(b *testing.B) {
 			enough := make(chan int, 1)
 			done := make(chan error, 1)
 			go func() {
-				done <- tell(ctx, s, "", true, time.Now, func(e Event) error {
+				done <- readEvents(ctx, s, "", true, time.Now, func(e Event) error {
 					if test.slow {
 						<-ctx.Done()
 						return ctx.Err()

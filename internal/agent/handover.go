@@ -21,8 +21,9 @@ import (
 // ends, and the name of its next control plane afterwards, so that there are never two jails. Any control plane that finds a step
 // undone does it again.
 
-// moveAgents gives the agents of this control plane away while it drains, and takes those that were given to it.
-func (s *Service) moveAgents(ctx context.Context, waits map[whose]time.Time) error {
+// moveAgents gives the agents of this control plane away while it drains, and takes over those that were given to it. waits is until
+// when an agent is left alone after a failure.
+func (s *Service) moveAgents(ctx context.Context, waits map[agentKey]time.Time) error {
 	if s.o.Takers == nil {
 		return nil
 	}
@@ -41,26 +42,26 @@ func (s *Service) moveAgents(ctx context.Context, waits map[whose]time.Time) err
 		}
 	}
 	var errs []error
-	do := s.take
+	move := s.takeOver
 	if len(takers) > 0 {
-		do = func(ctx context.Context, tenant string, waits map[whose]time.Time) error {
-			return s.give(ctx, tenant, takers, waits)
+		move = func(ctx context.Context, tenant string, waits map[agentKey]time.Time) error {
+			return s.giveAway(ctx, tenant, takers, waits)
 		}
 		for tenant := range tenants { // `node drain --wait` counts the agents that are marked to leave
-			errs = append(errs, s.inTurn(ctx, tenant, func() error { return s.leave(ctx, tenant) }))
+			errs = append(errs, s.inTurn(ctx, tenant, func() error { return s.markLeaving(ctx, tenant) }))
 		}
 	}
 	for tenant := range tenants {
-		errs = append(errs, s.inTurn(ctx, tenant, func() error { return do(ctx, tenant, waits) }))
+		errs = append(errs, s.inTurn(ctx, tenant, func() error { return move(ctx, tenant, waits) }))
 	}
 	return errors.Join(errs...)
 }
 
-// moving are the agents of this control plane that go, or were given to it.
-func (s *Service) moving(ctx context.Context, tenant string, waits map[whose]time.Time) (out []*declaration, err error) {
+// movingAgents are those of this control plane that are to go, or were given to it, but for those that wait after a failure.
+func (s *Service) movingAgents(ctx context.Context, tenant string, waits map[agentKey]time.Time) (out []*declaration, err error) {
 	all, err := s.declarations(ctx, tenant)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if d := all[name]; d.To != "" && s.isOwn(d) && !s.o.Now().Before(waits[whose{tenant, name}]) {
+		if d := all[name]; d.To != "" && s.isOwn(d) && !s.o.Now().Before(waits[agentKey{tenant, name}]) {
 			out = append(out, d)
 		}
 	}
@@ -71,8 +72,8 @@ func (s *Service) isOwn(d *declaration) bool {
 	return d.Node == s.o.Node && d.Removing == nil && !d.damaged
 }
 
-// leave writes down which agents go. Those that may not run have nothing to go on with elsewhere.
-func (s *Service) leave(ctx context.Context, tenant string) error {
+// markLeaving writes down which agents are to go. Agents that may not run stay: they have nothing to go on with elsewhere.
+func (s *Service) markLeaving(ctx context.Context, tenant string) error {
 	all, err := s.declarations(ctx, tenant)
 	if err != nil {
 		return err
@@ -94,15 +95,15 @@ func (s *Service) leave(ctx context.Context, tenant string) error {
 // anywhere stands for the next control plane of an agent while none is chosen yet.
 const anywhere = "?"
 
-// give ends the jails of the agents that go, and makes them other control planes'.
-func (s *Service) give(ctx context.Context, tenant string, takers []string, waits map[whose]time.Time) error {
-	all, err := s.moving(ctx, tenant, waits)
+// giveAway ends the jails of the agents that are to go, and names the control planes that have them next.
+func (s *Service) giveAway(ctx context.Context, tenant string, takers []string, waits map[agentKey]time.Time) error {
+	all, err := s.movingAgents(ctx, tenant, waits)
 	if err != nil {
 		return err
 	}
 	// Tenants with few agents do not all begin with the same taker.
 	first := int(crc32.ChecksumIEEE([]byte(tenant)) % uint32(len(takers)))
-	return s.each(tenant, waits, all, "hand over", func(n int) error {
+	return s.forEach(tenant, waits, all, "hand over", func(n int) error {
 		d, to := all[n], takers[(first+n)%len(takers)]
 		intent := audit.Intent{Action: string(identity.AgentSync), Tenant: tenant, Actor: actorSelf, Target: d.Agent.Name,
 			Detail: audit.NewDetail(audit.Fields{"verb": "hand over", "to": to, "agent_id": d.ID})}
@@ -116,8 +117,8 @@ func (s *Service) give(ctx context.Context, tenant string, takers []string, wait
 	})
 }
 
-// each does something for each agent, and logs those for which it went well. A failed one is left alone until tryAgain has passed.
-func (s *Service) each(tenant string, waits map[whose]time.Time, all []*declaration, what string, do func(n int) error) error {
+// forEach does something for each agent, and logs those for which it went well. A failed one is left alone until tryAgain has passed.
+func (s *Service) forEach(tenant string, waits map[agentKey]time.Time, all []*declaration, what string, do func(n int) error) error {
 	failed := make([]error, len(all))
 	var group errgroup.Group
 	group.SetLimit(atOnce)
@@ -129,7 +130,7 @@ func (s *Service) each(tenant string, waits map[whose]time.Time, all []*declarat
 	}
 	_ = group.Wait() // it is said below
 	for n, d := range all {
-		at := whose{tenant, d.Agent.Name}
+		at := agentKey{tenant, d.Agent.Name}
 		if failed[n] == nil {
 			delete(waits, at)
 			s.o.Log.Info(what+" an agent", "tenant", tenant, "agent", at.name)
@@ -141,9 +142,9 @@ func (s *Service) each(tenant string, waits map[whose]time.Time, all []*declarat
 	return errors.Join(failed...)
 }
 
-// take starts the agents that were given to this control plane, or that it has begun to give away and keeps.
-func (s *Service) take(ctx context.Context, tenant string, waits map[whose]time.Time) error {
-	all, err := s.moving(ctx, tenant, waits)
+// takeOver starts the agents that were given to this control plane, and those that it had marked to go and keeps.
+func (s *Service) takeOver(ctx context.Context, tenant string, waits map[agentKey]time.Time) error {
+	all, err := s.movingAgents(ctx, tenant, waits)
 	if err != nil || len(all) == 0 {
 		return err
 	}
@@ -159,7 +160,7 @@ func (s *Service) take(ctx context.Context, tenant string, waits map[whose]time.
 	if err != nil {
 		return err
 	}
-	err = s.each(tenant, waits, all, "take over", func(n int) error {
+	err = s.forEach(tenant, waits, all, "take over", func(n int) error {
 		t := tasks[n]
 		if t.identity.ID != all[n].ID {
 			return noAgent(t.step.Name) // its removal is under way

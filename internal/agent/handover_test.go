@@ -22,12 +22,12 @@ func movable(t *testing.T) (l *land, first, second *machine, takers map[*machine
 
 func TestTheAgentsOfAControlPlaneThatDrainsGoToAnother(t *testing.T) {
 	l, first, second, takers := movable(t)
-	move := func(m *machine) error { return m.moveAgents(l.ctx, map[whose]time.Time{}) }
+	move := func(m *machine) error { return m.moveAgents(l.ctx, map[agentKey]time.Time{}) }
 	stand := func() {
 		t.Helper()
 		for _, m := range []*machine{first, second} {
-			l.must(m.goOn(l.ctx, map[whose]time.Time{}))
-			l.must(m.stand(l.ctx, map[whose]time.Time{}))
+			l.must(m.goOn(l.ctx, map[agentKey]time.Time{}))
+			l.must(m.stand(l.ctx, map[agentKey]time.Time{}))
 		}
 	}
 	runs := func(when string, onFirst, onSecond bool) {
@@ -109,7 +109,7 @@ func TestTheAgentsOfAControlPlaneThatDrainsGoToAnother(t *testing.T) {
 	}
 
 	// Cut between the end of its jail and the word that it is another's: it is started again where it was.
-	l.must(second.leave(l.ctx, "default"))
+	l.must(second.markLeaving(l.ctx, "default"))
 	l.must(second.keeper.Drop(l.ctx, "default", "a", jail.DropOptions{KeepState: true}))
 	runs("cut", false, false)
 	l.must(move(second))
@@ -121,10 +121,10 @@ func TestAgentsWhoseStateIsOnTheMachineStay(t *testing.T) {
 	l, first, second, _ := machines(t)
 	_, err := first.Declare(l.ctx, l.admin, "", func() (clawbots.Agent, error) { return clawbots.Agent{Name: "a"}, nil }, false, nil)
 	l.must(err)
-	l.must(first.moveAgents(l.ctx, map[whose]time.Time{}))
-	l.must(second.moveAgents(l.ctx, map[whose]time.Time{}))
+	l.must(first.moveAgents(l.ctx, map[agentKey]time.Time{}))
+	l.must(second.moveAgents(l.ctx, map[agentKey]time.Time{}))
 	first.o.Takers = func(context.Context) ([]string, error) { return nil, store.ErrNotFound }
-	if err := first.moveAgents(l.ctx, map[whose]time.Time{}); err == nil || !first.runs("a") || second.runs("a") {
+	if err := first.moveAgents(l.ctx, map[agentKey]time.Time{}); err == nil || !first.runs("a") || second.runs("a") {
 		t.Errorf("it went, and nobody could say to whom: %v", err)
 	}
 }

@@ -67,7 +67,7 @@ func (s *Service) halfMade(d *declaration) bool { return d.Maker != "" && d.Make
 
 // finishRemovals goes on with the removals of a tenant that were begun and cut, and takes agents back that are half made. waits
 // says until when one that failed is left alone, and is nil when it is waited for. The caller has begun a change.
-func (s *Service) finishRemovals(ctx context.Context, tenant string, waits map[whose]time.Time) error {
+func (s *Service) finishRemovals(ctx context.Context, tenant string, waits map[agentKey]time.Time) error {
 	declared, err := s.declarations(ctx, tenant)
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func (s *Service) finishRemovals(ctx context.Context, tenant string, waits map[w
 		return err
 	}
 	maps.DeleteFunc(declared, func(name string, d *declaration) bool {
-		return d.Removing == nil && !s.halfMade(d) || d.elsewhere(nodes) != nil || s.o.Now().Before(waits[whose{tenant, name}])
+		return d.Removing == nil && !s.halfMade(d) || d.elsewhere(nodes) != nil || s.o.Now().Before(waits[agentKey{tenant, name}])
 	})
 	if len(declared) == 0 {
 		return nil
@@ -88,7 +88,7 @@ func (s *Service) finishRemovals(ctx context.Context, tenant string, waits map[w
 	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(declared)) {
-		d, at := declared[name], whose{tenant, name}
+		d, at := declared[name], agentKey{tenant, name}
 		if is := agents[at]; is.ID != d.ID && is.ID != "" {
 			// Its identity was the last to go, and the one of now is another agent's.
 			errs = append(errs, s.forget(ctx, d))
@@ -113,7 +113,7 @@ func (s *Service) finishRemovals(ctx context.Context, tenant string, waits map[w
 }
 
 // goOn looks for removals that were cut, and for agents that are half made.
-func (s *Service) goOn(ctx context.Context, waits map[whose]time.Time) error {
+func (s *Service) goOn(ctx context.Context, waits map[agentKey]time.Time) error {
 	entries, err := s.declared(ctx)
 	if err != nil {
 		return err

@@ -31,14 +31,14 @@ func TestARemovalThatIsKilledAnywhereLeavesAllOrNothing(t *testing.T) {
 		l.must(err)
 		d := declared["bot"]
 		begun := d == nil || d.Removing != nil
-		l.must(l.goOn(l.ctx, map[whose]time.Time{}))
+		l.must(l.goOn(l.ctx, map[agentKey]time.Time{}))
 		agents, err := l.byName(l.ctx)
 		l.must(err)
 		kept, err := l.keptOf(l.ctx, "default")
 		l.must(err)
 		declared, err = l.declarations(l.ctx, "default")
 		l.must(err)
-		_, isAgent := agents[whose{"default", "bot"}]
+		_, isAgent := agents[agentKey{"default", "bot"}]
 		_, isKept := kept["bot"]
 		d = declared["bot"]
 		is := fmt.Sprint(isAgent, isKept, d != nil && d.Done)
@@ -80,7 +80,7 @@ func TestAnAgentWhoseMakingIsKilledAnywhereIsWholeOrGone(t *testing.T) {
 		if slices.ContainsFunc(before, func(s Status) bool { return s.Unfinished }) {
 			unfinished++
 		}
-		l.must(l.goOn(l.ctx, map[whose]time.Time{}))
+		l.must(l.goOn(l.ctx, map[agentKey]time.Time{}))
 		all, err := l.List(l.ctx, l.admin, "")
 		l.must(err)
 		declared, err := l.declarations(l.ctx, "default")
@@ -132,7 +132,7 @@ func TestWhatOthersHaveMadeIsNotTakenBack(t *testing.T) {
 			l.must(l.put(l.ctx, "default", d))
 		}
 	}
-	l.must(l.goOn(l.ctx, map[whose]time.Time{}))
+	l.must(l.goOn(l.ctx, map[agentKey]time.Time{}))
 	agents, err := l.byName(l.ctx)
 	l.must(err)
 	var are []string

@@ -332,7 +332,7 @@ func TestTimeThatIsOverStopsAnAgent(t *testing.T) {
 		}
 	}
 	l.forward(time.Hour)
-	l.must(l.stand(l.ctx, map[whose]time.Time{}))
+	l.must(l.stand(l.ctx, map[agentKey]time.Time{}))
 	if k, _ := l.keeper.status("bot"); !k.Stopped {
 		t.Error("its time is over, and it runs")
 	}

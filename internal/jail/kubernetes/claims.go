@@ -17,37 +17,37 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// claims follows the claims of a control plane, by one request for all of them, and not by one for each that somebody waits for.
+// claims knows the SandboxClaims of a control plane by one watch of all of them, instead of a request for each that is waited for.
 type claims struct {
 	api       *API
 	namespace string
 	labels    map[string]string
 	log       *slog.Logger
 
-	mu       sync.Mutex // guards what follows
-	changed  chan struct{}
-	all      map[string]claim // that there are, or are about to be
-	listings int              // that have begun
-	failed   error            // why they are not followed now
-	failures int              // in a row
+	mu       sync.Mutex       // guards what follows
+	changed  chan struct{}    // closed with the next change
+	all      map[string]claim // by name: claims that exist, or are about to be made
+	listings int              // how many lists were begun
+	failed   error            // why the watch does not work; nil while it does
+	failures int              // how often it failed in a row
 }
 
-// claim is what is known of one.
+// claim is what is known of one SandboxClaim.
 type claim struct {
-	sandbox string // that it has got
-	seen    bool   // it is there
-	after   int    // listings that begin later say whether it is there
+	sandbox string // the name of its Sandbox, once it has one
+	seen    bool   // whether the API server has shown it
+	after   int    // only a later list than this one can say that it is gone
 }
 
 func followClaims(a *API, namespace string, labels map[string]string, log *slog.Logger) *claims {
 	return &claims{api: a, namespace: namespace, labels: labels, log: log, changed: make(chan struct{}), all: map[string]claim{}}
 }
 
-// path is that of all of them.
+// path is the address of the list of claims.
 func (c *claims) path() string { return selected(c.namespace, "sandboxclaims", c.labels, "") }
 
-// claimSeen is a claim as the API server shows it.
-type claimSeen struct {
+// claimObject is a claim as the API server shows it.
+type claimObject struct {
 	Meta   Meta `json:"metadata"`
 	Status struct {
 		Sandbox struct {
@@ -57,13 +57,13 @@ type claimSeen struct {
 }
 
 const (
-	// listAgain is how long is waited before they are listed again, when they are not followed any more.
+	// listAgain is the pause between the end of a watch and the next list.
 	listAgain = time.Second
-	// maxFollow is how long they are followed without a new list, and followLate how long after that the API server may end it.
+	// maxFollow is how long a watch lasts until the claims are listed again, and followLate how late the API server may end it.
 	maxFollow, followLate = 10 * time.Minute, 30 * time.Second
 )
 
-// run follows them until the context ends.
+// run watches the claims until the context ends.
 func (c *claims) run(ctx context.Context) {
 	for {
 		err := c.follow(ctx)
@@ -84,7 +84,7 @@ func (c *claims) run(ctx context.Context) {
 	}
 }
 
-// follow lists them, and is told of changes until the API server ends that.
+// follow lists the claims, and then reads their changes until the API server ends the watch.
 func (c *claims) follow(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, maxFollow+followLate)
 	defer cancel()
@@ -100,14 +100,15 @@ func (c *claims) follow(ctx context.Context) error {
 	return err
 }
 
-// names lists them, and finds out of which of them nobody has told that they are gone.
+// names lists the claims, and forgets those whose end the watch has missed.
 func (c *claims) names(ctx context.Context) ([]string, error) {
 	names, _, err := c.list(ctx, false)
 	return names, err
 }
 
-// list lists them, and forgets those that are gone. Only with anew are those remembered that nobody has told of: they may be gone meanwhile.
-func (c *claims) list(ctx context.Context, anew bool) (names []string, version string, err error) {
+// list lists the claims, and forgets those that are gone. Only with learn does it remember claims that were not known: without a watch
+// their end would be missed.
+func (c *claims) list(ctx context.Context, learn bool) (names []string, version string, err error) {
 	c.mu.Lock()
 	c.listings++
 	listing := c.listings
@@ -117,7 +118,7 @@ func (c *claims) list(ctx context.Context, anew bool) (names []string, version s
 		seen, err := claimOf(object)
 		names, there[seen.Meta.Name] = append(names, seen.Meta.Name), true
 		if err == nil {
-			c.change(func() { c.put(seen, anew) })
+			c.change(func() { c.put(seen, learn) })
 		}
 		return err
 	})
@@ -134,9 +135,9 @@ func (c *claims) list(ctx context.Context, anew bool) (names []string, version s
 	return names, version, nil
 }
 
-func claimOf(object jsontext.Value) (seen claimSeen, err error) {
+func claimOf(object jsontext.Value) (seen claimObject, err error) {
 	if err := json.Unmarshal(object, &seen); err != nil {
-		return claimSeen{}, fmt.Errorf("read a claim: %w", err)
+		return claimObject{}, fmt.Errorf("read a claim: %w", err)
 	}
 	return seen, nil
 }
@@ -156,10 +157,10 @@ func (c *claims) see(object jsontext.Value, gone bool) error {
 	return nil
 }
 
-// put keeps what is seen of a claim, of one that is not known only with anew. The caller holds c.mu.
-func (c *claims) put(seen claimSeen, anew bool) {
+// put remembers the state of a claim; with learn also of one that was not known. The caller holds c.mu.
+func (c *claims) put(seen claimObject, learn bool) {
 	one, is := c.all[seen.Meta.Name]
-	if !is && !anew {
+	if !is && !learn {
 		return
 	}
 	if !is {
@@ -169,7 +170,7 @@ func (c *claims) put(seen claimSeen, anew bool) {
 	c.all[seen.Meta.Name] = one
 }
 
-// change changes what is known, and wakes who waits.
+// change changes what is known, and wakes the callers that wait.
 func (c *claims) change(do func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,7 +179,7 @@ func (c *claims) change(do func()) {
 	c.changed = make(chan struct{})
 }
 
-// expect says that a claim is about to be made, or is there.
+// expect remembers that a claim is about to be made, or exists.
 func (c *claims) expect(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -187,7 +188,7 @@ func (c *claims) expect(name string) {
 	}
 }
 
-// await waits until enough says so of what is known of a claim.
+// await waits until enough is true of what is known of a claim, or returns an error.
 func (c *claims) await(ctx context.Context, name string, enough func(one claim, is bool) (bool, error)) error {
 	for {
 		c.mu.Lock()
@@ -209,7 +210,7 @@ func (c *claims) await(ctx context.Context, name string, enough func(one claim, 
 	}
 }
 
-// sandbox waits until a claim that was made has its Sandbox, and returns the name of that.
+// sandbox waits until a claim that was made has its Sandbox, and returns its name.
 func (c *claims) sandbox(ctx context.Context, name string) (sandbox string, err error) {
 	seen := false
 	err = c.await(ctx, name, func(one claim, is bool) (bool, error) {
@@ -217,7 +218,7 @@ func (c *claims) sandbox(ctx context.Context, name string) (sandbox string, err 
 		case seen && !is:
 			return false, ErrNotFound
 		case problem.CodeOf(c.failed) == problem.Forbidden && c.failures > 1:
-			return false, c.failed // and will be
+			return false, c.failed // permissions do not come by waiting
 		}
 		seen, sandbox = one.seen, one.sandbox
 		return sandbox != "", nil

@@ -106,7 +106,7 @@ func (a *API) identify(ctx context.Context, namespace, token string, from netip.
 		id.Claim = owner.Name
 		return id, nil
 	}
-	var claim claimSeen
+	var claim claimObject
 	if err := a.ask(ctx, http.MethodGet, object(extensionsGroup, namespace, "sandboxclaims", owner.Name), nil, &claim); err != nil {
 		return missing("the claim "+owner.Name, err)
 	}
