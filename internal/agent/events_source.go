@@ -10,7 +10,7 @@ import (
 	"github.com/clawjail/clawjail/internal/quota"
 )
 
-// source is the jail of an agent, or with of one of its programs.
+// source is the jail of an agent or, where of is the id of one, a program of its.
 func (s *Service) source(ctx context.Context, by identity.Principal, tenant, name, of string) (source, error) {
 	a, err := s.whose(ctx, by, identity.AgentLog, tenant, name)
 	if err != nil {

@@ -101,10 +101,8 @@ func (s *Service) giveAway(ctx context.Context, tenant string, takers []string, 
 	if err != nil {
 		return err
 	}
-	// Tenants with few agents do not all begin with the same taker.
-	first := int(crc32.ChecksumIEEE([]byte(tenant)) % uint32(len(takers)))
-	return s.forEach(tenant, waits, all, "hand over", func(n int) error {
-		d, to := all[n], takers[(first+n)%len(takers)]
+	return s.forEach(tenant, waits, all, "hand over", "an agent was handed over", func(n int) error {
+		d, to := all[n], takerOf(tenant, n, takers)
 		intent := audit.Intent{Action: string(identity.AgentSync), Tenant: tenant, Actor: actorSelf, Target: d.Agent.Name,
 			Detail: audit.NewDetail(audit.Fields{"verb": "hand over", "to": to, "agent_id": d.ID})}
 		return audit.Ending(s.o.Audit, intent, func() error {
@@ -117,8 +115,14 @@ func (s *Service) giveAway(ctx context.Context, tenant string, takers []string, 
 	})
 }
 
+// takerOf is where the agent with this number goes. Tenants with few agents do not all begin with the same taker.
+func takerOf(tenant string, n int, takers []string) string {
+	first := int(crc32.ChecksumIEEE([]byte(tenant)) % uint32(len(takers)))
+	return takers[(first+n)%len(takers)]
+}
+
 // forEach does something for each agent, and logs those for which it went well. A failed one is left alone until tryAgain has passed.
-func (s *Service) forEach(tenant string, waits map[agentKey]time.Time, all []*declaration, what string, do func(n int) error) error {
+func (s *Service) forEach(tenant string, waits map[agentKey]time.Time, all []*declaration, what, done string, do func(n int) error) error {
 	failed := make([]error, len(all))
 	var group errgroup.Group
 	group.SetLimit(atOnce)
@@ -133,7 +137,7 @@ func (s *Service) forEach(tenant string, waits map[agentKey]time.Time, all []*de
 		at := agentKey{tenant, d.Agent.Name}
 		if failed[n] == nil {
 			delete(waits, at)
-			s.o.Log.Info(what+" an agent", "tenant", tenant, "agent", at.name)
+			s.o.Log.Info(done, "tenant", tenant, "agent", at.name)
 			continue
 		}
 		waits[at] = s.o.Now().Add(tryAgain)
@@ -160,7 +164,7 @@ func (s *Service) takeOver(ctx context.Context, tenant string, waits map[agentKe
 	if err != nil {
 		return err
 	}
-	err = s.forEach(tenant, waits, all, "take over", func(n int) error {
+	err = s.forEach(tenant, waits, all, "take over", "an agent was taken over", func(n int) error {
 		t := tasks[n]
 		if t.identity.ID != all[n].ID {
 			return noAgent(t.step.Name) // its removal is under way

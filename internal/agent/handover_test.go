@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -126,5 +127,27 @@ func TestAgentsWhoseStateIsOnTheMachineStay(t *testing.T) {
 	first.o.Takers = func(context.Context) ([]string, error) { return nil, store.ErrNotFound }
 	if err := first.moveAgents(l.ctx, map[agentKey]time.Time{}); err == nil || !first.runs("a") || second.runs("a") {
 		t.Errorf("it went, and nobody could say to whom: %v", err)
+	}
+}
+
+// Agents of one tenant are shared out, and tenants with one agent are, too.
+func TestAgentsAreSharedOutAmongTakers(t *testing.T) {
+	takers := []string{"n1", "n2", "n3"}
+	of := map[string]int{}
+	for n := range 9 {
+		of[takerOf("acme", n, takers)]++
+	}
+	if of["n1"] != 3 || of["n2"] != 3 || of["n3"] != 3 {
+		t.Errorf("nine agents go to %v", of)
+	}
+	firsts := map[string]int{}
+	for n := range 60 {
+		firsts[takerOf(fmt.Sprintf("tenant-%d", n), 0, takers)]++
+	}
+	if len(firsts) != 3 {
+		t.Errorf("one agent each of 60 tenants goes to %v", firsts)
+	}
+	if to := takerOf("acme", 5, takers[:1]); to != "n1" {
+		t.Errorf("the only taker is n1, not %s", to)
 	}
 }

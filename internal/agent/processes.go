@@ -236,7 +236,7 @@ func (s *Service) EndProcess(ctx context.Context, by identity.Principal, tenant,
 	case <-pr.done:
 		return s.processes.removed(ctx, pr)
 	case <-ctx.Done():
-		return problem.Wrap(context.Cause(ctx), problem.Timeout, "look again: clawjail agent show "+a.Name, "program %s is still being ended", id)
+		return problem.Wrap(context.Cause(ctx), problem.Timeout, "look again: clawjail agent ps "+a.Name, "program %s is still being ended", id)
 	}
 }
 
@@ -264,7 +264,7 @@ func (p *processes) find(a identity.Agent, id string) (*process, error) {
 	if pr := p.all[id]; pr != nil && pr.agent.ID == a.ID && pr.view.Jail != "" {
 		return pr, nil
 	}
-	return nil, problem.New(problem.NotFound, "those that run, or ended within the last hour, are listed at /v1/agents/{name}/processes",
+	return nil, problem.New(problem.NotFound, "clawjail agent ps "+a.Name+" lists those that run, or ended within the last hour",
 		"the agent %s has no program %q", a.Name, texts.Clip(id, 40))
 }
 

@@ -2,7 +2,7 @@
 // command line.
 //
 // It translates and decides nothing: what may be done, and by whom, is decided by the services behind it, which are told
-// who asks. It adds the door:
+// who asks. It adds the checks of every request:
 //
 //   - Every request needs a key in Authorization: Bearer or in X-Admin-Key, also one for a path that does not exist. Only
 //     /v1/health, /v1/ready and /openapi.json answer without it, and the console, which asks by itself. A request ends with its key. A token of one session does there
@@ -269,7 +269,7 @@ func (a *API) serve(ctx context.Context, listener net.Listener, handler http.Han
 		BaseContext: func(net.Listener) context.Context {
 			return context.WithValue(context.WithoutCancel(ctx), endingKey{}, ctx)
 		},
-		ConnContext:       withVisitor,
+		ConnContext:       withClientConn,
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,

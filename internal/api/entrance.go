@@ -113,7 +113,7 @@ type clientConn struct {
 	net.Conn
 	entrance *Entrance
 	from     netip.Addr
-	place    *linked.Element // among strangers; guarded by entrance.mu
+	place    *linked.Element // among the unauthenticated of its address; guarded by entrance.mu
 
 	mu     sync.Mutex
 	leave  func() // gives its place among those that are kept back
@@ -164,8 +164,8 @@ func (v *clientConn) CloseWrite() error {
 
 type clientConnKey struct{}
 
-// withVisitor puts a connection into the context of its requests.
-func withVisitor(ctx context.Context, c net.Conn) context.Context {
+// withClientConn puts a connection into the context of its requests.
+func withClientConn(ctx context.Context, c net.Conn) context.Context {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()
 	}

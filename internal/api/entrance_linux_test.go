@@ -139,10 +139,10 @@ func TestTheConnectionOfARequestIsFoundBeneathTLS(t *testing.T) {
 	defer here.Close()
 	defer there.Close()
 	v := &clientConn{Conn: here}
-	if got := clientConnOf(withVisitor(t.Context(), tls.Server(v, nil))); got != v {
+	if got := clientConnOf(withClientConn(t.Context(), tls.Server(v, nil))); got != v {
 		t.Errorf("found %v", got)
 	}
-	if got := clientConnOf(withVisitor(t.Context(), here)); got != nil {
+	if got := clientConnOf(withClientConn(t.Context(), here)); got != nil {
 		t.Errorf("found %v", got)
 	}
 }

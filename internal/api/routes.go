@@ -157,6 +157,8 @@ func (a *API) routes() {
 	if a.SignIn != nil {
 		a.signInRoutes()
 	}
+	provide(a, op.ListSignIns())
+	provide(a, op.EndSignIn())
 	a.egressRoutes()
 	a.aliasRoutes()
 }

@@ -38,8 +38,6 @@ func (l ConsoleLink) Format(f fmt.State, _ rune) { op.WithoutKey(f, "link to the
 func (a *API) signInRoutes() {
 	a.plain(route{method: http.MethodPost, path: "/v1/console/links", id: "make-console-link", summary: "Make a link with which one signs in to the console, once",
 		status: http.StatusOK}, nil, map[string]*huma.Schema{"application/json": a.schema(reflect.TypeFor[ConsoleLink]())}, a.makeConsoleLink)
-	provide(a, op.ListSignIns())
-	provide(a, op.EndSignIn())
 }
 
 func (a *API) makeConsoleLink(w http.ResponseWriter, req *http.Request, by identity.Principal) error {

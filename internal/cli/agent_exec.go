@@ -3,8 +3,9 @@ package cli
 import (
 	"slices"
 
-	"github.com/clawjail/clawjail/internal/op"
 	"github.com/spf13/cobra"
+
+	"github.com/clawjail/clawjail/internal/op"
 )
 
 func newAgentExec(p *program) *cobra.Command {

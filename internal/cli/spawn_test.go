@@ -77,6 +77,9 @@ func (k *keptAgents) Processes(ctx context.Context, by identity.Principal, tenan
 
 // EndProcess implements agent.Agents.
 func (k *keptAgents) EndProcess(ctx context.Context, by identity.Principal, tenant, name, id string) error {
+	if _, err := k.Get(ctx, by, tenant, name); err != nil {
+		return err
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for n := range k.started {

@@ -23,7 +23,7 @@ const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; 
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
 // maxForm bounds the body of a form that has no files, and maxFormSignedOut that of somebody who is not signed in, which takes no
-// room of others.
+// room of others, and that of a new passkey.
 const (
 	maxForm          = 1 << 20
 	maxFormSignedOut = 64 << 10

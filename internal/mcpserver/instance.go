@@ -263,7 +263,7 @@ func (i *instance) live(a *attempt, wait time.Duration, actor string) {
 	defer i.leave(r)
 	wanted := i.watch(ctx, r)
 	var why error
-	if !wanted && ctx.Err() == nil {
+	if !wanted {
 		why = r.explain(ctx, errors.New("the connection ended"))
 	}
 	i.s.mu.Lock()

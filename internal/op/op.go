@@ -282,6 +282,7 @@ func All() []Row {
 		ListCookies().Row(), ShowCookies().Row(), SetCookieRules().Row(), RemoveCookies().Row(), CaptureCookies().Row(), ListNeedsRefresh().Row(),
 		AllowAccount().Row(), ListPermissions().Row(), DisallowAccount().Row(),
 		ListAgents().Row(), ShowAgent().Row(), CreateAgent().Row(), RemoveAgent().Row(), RestartAgent().Row(), RevokeAgent().Row(), RestoreAgent().Row(),
+		StartProcess().Row(), ListProcesses().Row(), EndProcess().Row(), ListSignIns().Row(), EndSignIn().Row(),
 		ListTokens().Row(), RotateToken().Row(), RevokeToken().Row(), ListSessionTokens().Row(), RevokeSessionToken().Row(),
 		OpenSession().Row(), ListSessions().Row(), ShowSession().Row(), CloseSession().Row(), TakeOver().Row(), HandBack().Row(),
 		ListRecordings().Row(), RemoveRecording().Row(),

@@ -1,7 +1,10 @@
 package op
 
 import (
+	"os"
+	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -72,6 +75,22 @@ func TestDescriptionsHaveNoMistakes(t *testing.T) {
 			t.Errorf("%s is there twice", r.ID)
 		}
 		ids[r.ID] = true
+	}
+	// Each function that makes one is a row.
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made += len(regexp.MustCompile(`(?m)^func [A-Z]\w*\(\) Op\[`).FindAll(text, -1))
+	}
+	if made != len(All()) {
+		t.Errorf("%d operations are described, and All has %d", made, len(All()))
 	}
 	type wrong struct {
 		ID string `path:"name" arg:"2" flag:"id" is:"good"`

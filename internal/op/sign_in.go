@@ -6,6 +6,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/identity/signin"
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // SignIns is the answer to a listing.
@@ -22,8 +23,11 @@ type SignInNamed struct {
 func ListSignIns() Op[None, SignIns] {
 	return Op[None, SignIns]{Method: http.MethodGet, Path: "/v1/console/sign-ins", ID: "list-sign-ins", Summary: "List who is signed in to the console",
 		Right:   identity.SignInList,
-		Command: Command{Use: "sign-ins"},
+		Command: Command{Use: "sign-ins", Short: "List your sign-ins to the console; of an admin those of the tenant, or all"},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, _ None) (SignIns, error) {
+			if s.SignIns == nil {
+				return SignIns{}, errNoConsole()
+			}
 			all, err := s.SignIns.List(ctx, by, signin.SignIn{})
 			return SignIns{all}, err
 		},
@@ -42,6 +46,13 @@ func EndSignIn() Op[SignInNamed, None] {
 		Right:   identity.SignInEnd,
 		Command: Command{Use: "sign-out ID…", Short: "End sign-ins to the console", Example: "  clawjail operator sign-ins\n  clawjail operator sign-out si_abcdefgh23456789"},
 		Call: func(ctx context.Context, s Backend, by identity.Principal, in SignInNamed) (None, error) {
+			if s.SignIns == nil {
+				return None{}, errNoConsole()
+			}
 			return None{}, s.SignIns.End(ctx, by, in.ID)
 		}}
+}
+
+func errNoConsole() error {
+	return problem.New(problem.NotFound, "set console.enabled to true in the configuration, and start clawjail again", "the console is switched off")
 }

@@ -41,11 +41,11 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	})
 }
 
-func hostOf(hostport string) string {
-	if host, _, err := net.SplitHostPort(hostport); err == nil {
+func hostOf(address string) string {
+	if host, _, err := net.SplitHostPort(address); err == nil {
 		return host
 	}
-	return strings.TrimSuffix(strings.TrimPrefix(hostport, "["), "]")
+	return strings.TrimSuffix(strings.TrimPrefix(address, "["), "]")
 }
 
 // fromElsewhere says whether a request was made by a page of another machine. Programs send none of these headers.

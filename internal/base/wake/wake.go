@@ -44,7 +44,7 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Until asks again until the answer is yes, after a pause that is first so long, and then twice as long each time, but not longer than most. It
+// Until asks again until the answer is yes, after a pause that is first so long, and then twice as long each time, but not longer than limit. It
 // says false when ctx ended first.
 func Until(ctx context.Context, first, limit time.Duration, yes func() bool) bool {
 	for pause := first; !yes(); pause = min(2*pause, limit) {

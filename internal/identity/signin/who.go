@@ -115,7 +115,7 @@ func (s *Service) End(ctx context.Context, by identity.Principal, id string) err
 	}
 	if err != nil || !s.sees(by, row.Owner, tenant) {
 		return s.o.Identity.Refuse(by, identity.SignInEnd, id,
-			problem.New(problem.NotFound, "the console lists them in its settings", "there is no sign-in %q", plain(id, 40)))
+			problem.New(problem.NotFound, "clawjail operator sign-ins lists them, and so does the console in its settings", "there is no sign-in %q", plain(id, 40)))
 	}
 	i := audit.Intent{Action: string(identity.SignInEnd), Tenant: tenant, Actor: by.Actor(), Target: row.ID,
 		Detail: identity.Detail(map[string]string{"method": row.Method, "owner": ownerName(row.Owner)})}

@@ -172,7 +172,7 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 // Unwritten is a journal of nothing: what there is of jails the API server knows.
 type Unwritten struct{}
 
-// Put implements jail.Journal. A caller that has given up gets an error, and so no jail.
+// Put implements jail.Journal. An ended context is an error, as in the journal of the host daemon.
 func (Unwritten) Put(ctx context.Context, _ jail.Record) error { return ctx.Err() }
 
 // Delete implements jail.Journal.

@@ -193,7 +193,7 @@ func endsInNumber(name string) bool {
 // resolve to such an address are none.
 func IsLoopback(host string) bool {
 	addr, err := netip.ParseAddr(host)
-	return strings.EqualFold(host, "localhost") || err == nil && addr.IsLoopback()
+	return strings.ToLower(host) == "localhost" || err == nil && addr.IsLoopback()
 }
 
 // IsZero reports whether h is no host at all.

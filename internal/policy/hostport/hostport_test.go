@@ -295,7 +295,7 @@ func TestLoopbackIsAnAddressOrLocalhost(t *testing.T) {
 			t.Errorf("%s is none", is)
 		}
 	}
-	for _, is := range []string{"", "localhost.", "localhost.example.com", "127.0.0.1.example.com", "127.1", "0x7f.1", "[::1]", "0.0.0.0", "::", "192.0.2.1", "127.0.0.1:80"} {
+	for _, is := range []string{"", "localhost.", "localho\u017ft", "localhost.example.com", "127.0.0.1.example.com", "127.1", "0x7f.1", "[::1]", "0.0.0.0", "::", "192.0.2.1", "127.0.0.1:80"} {
 		if IsLoopback(is) {
 			t.Errorf("%s is one", is)
 		}
