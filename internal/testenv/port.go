@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/clawjail/clawjail/internal/instance/freeport"
+	"github.com/clawjail/clawjail/internal/base/freeport"
 )
 
 var ports atomic.Uint32
