@@ -104,7 +104,7 @@ func TestStepsAreToldAsTheyAreDone(t *testing.T) {
 	w := newFixture(t)
 	w.jails.steps = []agent.Step{{Name: "x", Verb: agent.Create}, {Name: "x", Verb: agent.Create, Done: true}}
 	w.jails.plan = agent.Plan{Steps: w.jails.steps[1:]}
-	d := &door{API: w.API}
+	d := &testAPI{API: w.API}
 	for _, path := range []string{"/v1/agents/sync?progress=true", "/v1/agents/sync"} {
 		a := d.ask(t, "POST", path, "{}", key(w.keys["acme operator"]), header("Accept", "application/json;q=0.5, Application/X-NDJSON; q=1"))
 		got := readLines(t, a.body)
@@ -343,7 +343,7 @@ func TestWhoWaitsForALogIsToldWhenTheServerEnds(t *testing.T) {
 
 func TestWhatIsTypedArrives(t *testing.T) {
 	w := newFixture(t)
-	d := &door{API: w.API}
+	d := &testAPI{API: w.API}
 	bytes := header("Content-Type", bytesType)
 	text := strings.Repeat("\x00\xff\n", maxTyped/3)
 	a := d.ask(t, "POST", "/v1/agents/writer2/stdin?tenant=acme", text, key(w.keys["admin"]), bytes)
@@ -364,7 +364,7 @@ func TestWhatIsTypedArrives(t *testing.T) {
 
 func TestTheAnswerOfAWebhookIsHarmless(t *testing.T) {
 	w := newFixture(t)
-	d := &door{API: w.API}
+	d := &testAPI{API: w.API}
 	ask := func() asked {
 		return d.ask(t, "POST", "/v1/agents/writer2/webhook?tenant=acme", "payload", key(w.keys["admin"]), header("Content-Type", "application/x-thing"))
 	}

@@ -27,7 +27,7 @@ type object = map[string]any
 // A program for the older control plane works as it is: with its header, its paths and its names.
 func TestAProgramForTheOlderControlPlaneWorks(t *testing.T) {
 	w := newFixture(t)
-	d := &door{API: w.API}
+	d := &testAPI{API: w.API}
 	ask := func(method, path, body string) asked {
 		return d.ask(t, method, path, body, anonymous, header("X-Admin-Api-Key", w.keys["admin"]))
 	}
@@ -106,7 +106,7 @@ func TestErrorsOfAliasesHaveTheOlderMember(t *testing.T) {
 }
 
 func TestTheOlderHeaderIsAKeyLikeTheOthers(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	for name, c := range map[string]struct {
 		status int
 		change []func(*http.Request)
@@ -137,7 +137,7 @@ func TestTidesAreWhatWentThroughTheGateway(t *testing.T) {
 		{ID: "5", Ref: "none", Phase: audit.PhaseOutcome, Action: "gateway.llm", Actor: "admin", Result: "failed", Time: at.Add(4 * time.Second), Detail: []byte(`{`)},
 	}
 	var asked audit.Filter
-	d := newDoor(t, func(o *Options) {
+	d := newTestAPI(t, func(o *Options) {
 		o.Audit = &noLog{list: func(f audit.Filter) ([]audit.Row, error) {
 			asked = f
 			return rows, nil

@@ -49,7 +49,7 @@ func TestRecordsAreThoseOfTheCallersTenant(t *testing.T) {
 
 func TestAQueryArrives(t *testing.T) {
 	var got audit.Filter
-	d := newDoor(t, func(o *Options) {
+	d := newTestAPI(t, func(o *Options) {
 		o.Audit = &noLog{list: func(f audit.Filter) ([]audit.Row, error) { got = f; return nil, nil }}
 	})
 	values := url.Values{"tenant": {"acme"}, "action": {"grant.issue"}, "actor": {"operator:x"}, "session": {"s"}, "jail": {"j"}, "phase": {"intent"},
@@ -126,7 +126,7 @@ func TestAStreamThatFailsIsBrokenOff(t *testing.T) {
 		"an export later":    {"/v1/audit/export", func(o *Options) { o.Rows = fakeRows{rows: []store.AuditRow{long, long}, fail: failing} }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDoor(t, test.change)
+			d := newTestAPI(t, test.change)
 			body, broken := d.brokenOff(t, test.path)
 			if broken != test.broken || strings.Contains(body, "secret") {
 				t.Errorf("broken off: %t, with %.200s", broken, body)
@@ -136,7 +136,7 @@ func TestAStreamThatFailsIsBrokenOff(t *testing.T) {
 			}
 		})
 	}
-	if body, broken := newDoor(t).brokenOff(t, "/v1/audit/tail"); broken || body != "" {
+	if body, broken := newTestAPI(t).brokenOff(t, "/v1/audit/tail"); broken || body != "" {
 		t.Errorf("an empty tail: %t %q", broken, body)
 	}
 }
@@ -225,7 +225,7 @@ func TestAStreamEndsWithItsServer(t *testing.T) {
 // A token of a session that is not good is a wrong key like any other.
 func TestWrongKeysAreBraked(t *testing.T) {
 	w := newFixture(t)
-	d := &door{API: w.API, key: w.keys["acme viewer"]}
+	d := &testAPI{API: w.API, key: w.keys["acme viewer"]}
 	from := func(addr string) func(*http.Request) { return func(r *http.Request) { r.RemoteAddr = addr } }
 	burst := identity.DefaultRateLimit().Burst
 	const good = session.TokenPrefix + "good"

@@ -37,7 +37,7 @@ func TestEverythingIsBelowThePathOfAProxy(t *testing.T) {
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	for name, takesAway := range map[string]bool{"a proxy that takes the path away": true, "a proxy that leaves it": false} {
 		t.Run(name, func(t *testing.T) {
-			d := newDoor(t, func(o *Options) {
+			d := newTestAPI(t, func(o *Options) {
 				o.BehindProxy, o.PublicName, o.PublicPath = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, "127.0.0.1", "/jail"
 			})
 			d.holder(goodToken, "cdp", d.clock.Add(1<<40))

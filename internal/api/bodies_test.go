@@ -181,7 +181,7 @@ func TestOnlyWhoMayStoreCookiesMaySendMany(t *testing.T) {
 	if a := w.request("acme operator", "PUT", "/v1/cookies/example.com", large); a.StatusCode != 400 || !strings.Contains(a.body, fmt.Sprint(maxJar)) {
 		t.Errorf("%d %s", a.StatusCode, a.body)
 	}
-	d := &door{API: w.API, key: w.keys["acme operator"]}
+	d := &testAPI{API: w.API, key: w.keys["acme operator"]}
 	d.ask(t, "PUT", "/v1/cookies/example.com", large, func(r *http.Request) { r.ContentLength = -1 }).
 		wantProblem(t, http.StatusRequestEntityTooLarge, problem.BadRequest)
 }
@@ -204,7 +204,7 @@ func TestRulesThatAreLeftOutStay(t *testing.T) {
 		"no sessions, which is an error": {stored, `"max_sessions":0,`, &vault.Rules{Scopes: []string{"cdp"}, MaxLeases: 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDoor(t)
+			d := newTestAPI(t)
 			d.credentials.set = test.set
 			if a := d.ask(t, "PUT", "/v1/cookies/example.com", "{"+test.body+one+"}"); a.StatusCode != 200 {
 				t.Fatalf("%d %s", a.StatusCode, a.body)
@@ -222,7 +222,7 @@ func TestRulesThatAreLeftOutStay(t *testing.T) {
 			}
 		})
 	}
-	d := newDoor(t)
+	d := newTestAPI(t)
 	d.ask(t, "POST", "/v1/sessions/"+someID+"/capture", `{"domains":["example.com"]}`)
 	if d.credentials.captured != nil {
 		t.Errorf("the capture has %+v", d.credentials.captured)

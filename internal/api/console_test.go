@@ -18,7 +18,7 @@ import (
 func fakeConsole(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "console at ", r.URL.Path) }
 
 func TestTheConsoleHasItsPathsAndKnowsPeopleItself(t *testing.T) {
-	d := newDoor(t, func(o *Options) { o.Console = http.HandlerFunc(fakeConsole) })
+	d := newTestAPI(t, func(o *Options) { o.Console = http.HandlerFunc(fakeConsole) })
 	for path, want := range map[string]int{"/": 200, "/console": 200, "/console/": 200, "/console/sessions/x": 200,
 		"/consoles": 401, "/v1/sessions": 401, "/console.js": 401, "/v1/console/links": 401} {
 		// As a link on a page of somebody else's does, and as its form would: what it may is the console's to say.
@@ -48,14 +48,14 @@ func TestTheConsoleHasItsPathsAndKnowsPeopleItself(t *testing.T) {
 }
 
 func TestTheConsoleIsNotReachedByAnotherName(t *testing.T) {
-	d := newDoor(t, func(o *Options) { o.Console = http.HandlerFunc(fakeConsole) })
+	d := newTestAPI(t, func(o *Options) { o.Console = http.HandlerFunc(fakeConsole) })
 	for _, path := range []string{"/", "/console/sessions"} {
 		d.ask(t, "GET", path, "", func(r *http.Request) { r.Host = "rebound.example" }).wantProblem(t, 403, problem.Forbidden)
 	}
 }
 
 func TestWithoutAConsoleThereIsNothing(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	for _, path := range []string{"/", "/console", "/console/x"} {
 		d.ask(t, "GET", path, "", anonymous).wantProblem(t, 401, problem.Unauthorized)
 		d.ask(t, "GET", path, "").wantProblem(t, 404, problem.NotFound)
@@ -64,10 +64,10 @@ func TestWithoutAConsoleThereIsNothing(t *testing.T) {
 
 // Agents have no console, also not by the address that they have.
 func TestTheConsoleIsNotInsideJails(t *testing.T) {
-	d := newDoor(t, func(o *Options) { o.Console = http.HandlerFunc(fakeConsole) })
+	d := newTestAPI(t, func(o *Options) { o.Console = http.HandlerFunc(fakeConsole) })
 	inside := d.Inside(func(context.Context) string { return "ag_1" }, func(string) bool { return true })
 	for _, path := range []string{"/", "/console"} {
-		out := (&door{API: &API{handler: inside}, key: d.key}).ask(t, "GET", path, "")
+		out := (&testAPI{API: &API{handler: inside}, key: d.key}).ask(t, "GET", path, "")
 		if out.StatusCode != 404 || strings.Contains(out.body, "console at") {
 			t.Errorf("%s: %d %s", path, out.StatusCode, out.body)
 		}
@@ -79,7 +79,7 @@ func TestWhatLastsInTheConsoleEndsWithTheServer(t *testing.T) {
 	for _, kind := range []string{"socket", "events"} {
 		t.Run(kind, func(t *testing.T) {
 			arrived, cause := make(chan struct{}), make(chan error, 1)
-			d := newDoor(t, func(o *Options) {
+			d := newTestAPI(t, func(o *Options) {
 				o.Console = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					var conn *websocket.Conn
 					if kind == "socket" {

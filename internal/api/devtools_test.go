@@ -103,7 +103,7 @@ func (f *fakeDevtools) Err() error {
 }
 
 // token is one that the fake sessions know, of an operator's with the scope.
-func (d *door) holder(token string, scope session.Scope, expires time.Time) {
+func (d *testAPI) holder(token string, scope session.Scope, expires time.Time) {
 	by := identity.Principal{Kind: identity.KindAdmin, ID: "admin", Role: identity.RoleAdmin, TokenID: "admin"}
 	d.sessions.mu.Lock()
 	defer d.sessions.mu.Unlock()
@@ -115,10 +115,10 @@ func (d *door) holder(token string, scope session.Scope, expires time.Time) {
 
 const goodToken = session.TokenPrefix + "good"
 
-// newEndpoint is a door with a token, behind a real server.
-func newEndpoint(t *testing.T, change ...func(*Options)) (d *door, url string) {
+// newEndpoint is a testAPI with a token, behind a real server.
+func newEndpoint(t *testing.T, change ...func(*Options)) (d *testAPI, url string) {
 	t.Helper()
-	d = newDoor(t, change...)
+	d = newTestAPI(t, change...)
 	d.holder(goodToken, identity.ScopeCDP, d.clock.Add(time.Hour))
 	server := serve(t, d)
 	return d, server.URL + "/v1/sessions/" + someID + "/cdp"
@@ -154,7 +154,7 @@ func wantEnd(t *testing.T, conn *websocket.Conn, code websocket.StatusCode, reas
 }
 
 // client waits for the client that has attached.
-func (d *door) client(t *testing.T) *fakeDevtools {
+func (d *testAPI) client(t *testing.T) *fakeDevtools {
 	t.Helper()
 	var out *fakeDevtools
 	testenv.Eventually(t, 5*time.Second, func() bool {
@@ -203,7 +203,7 @@ func TestAClientFindsItsEndpointAndUsesIt(t *testing.T) {
 }
 
 func TestPagesAreListedForClients(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	for _, path := range []string{"/json", "/json/", "/json/list", "/json/list/"} {
 		a := d.ask(t, "GET", "/v1/sessions/"+someID+"/cdp"+path, "")
 		if a.StatusCode != 200 || strings.TrimSpace(a.body) != `[{"id":"T1","type":"page","title":"a","url":"https://example.com/"}]` {
@@ -228,7 +228,7 @@ func TestTheEndpointIsNamedAsItsClientKnowsIt(t *testing.T) {
 		"below a path, from here":   {nil, "ws://127.0.0.1:18780"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDoor(t, func(o *Options) {
+			d := newTestAPI(t, func(o *Options) {
 				o.BehindProxy, o.PublicName = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, "jail.example.com"
 				if strings.HasPrefix(name, "below a path") {
 					o.PublicPath = "/jail"
@@ -254,7 +254,7 @@ func TestTheEndpointIsNamedAsItsClientKnowsIt(t *testing.T) {
 }
 
 func TestATokenIsAskedWhatItIsFor(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	d.holder(goodToken, identity.ScopeView, d.clock.Add(time.Hour))
 	if a := d.ask(t, "GET", "/v1/whoami", "", key(goodToken)); !strings.Contains(a.body, `"scope":"view"`) || !strings.Contains(a.body, `"session":"`+someID) {
 		t.Errorf("%d %s", a.StatusCode, a.body)
@@ -265,7 +265,7 @@ func TestATokenIsAskedWhatItIsFor(t *testing.T) {
 }
 
 func TestATokenThatIsNotForClientsHasNoAddress(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	if a := d.ask(t, "POST", "/v1/sessions/"+someID+"/tokens", `{"scope":"control"}`); a.StatusCode != 200 || strings.Contains(a.body, "_url") || d.sessions.life != 0 {
 		t.Errorf("%d %s", a.StatusCode, a.body)
 	}
@@ -297,7 +297,7 @@ func TestATokenIsTakenFromTheAddressOfTheEndpointAlone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log strings.Builder
-			d := newDoor(t, func(o *Options) { o.Log = logTo(&log) })
+			d := newTestAPI(t, func(o *Options) { o.Log = logTo(&log) })
 			d.holder(goodToken, identity.ScopeCDP, d.clock.Add(time.Hour))
 			a := d.ask(t, "GET", test.path, "", test.change...)
 			if a.StatusCode != test.status {
@@ -377,7 +377,7 @@ func TestABadFrameEndsItsClientAndNoOther(t *testing.T) {
 }
 
 // attached is how many clients have not ended.
-func (d *door) attached() (count int) {
+func (d *testAPI) attached() (count int) {
 	d.sessions.mu.Lock()
 	defer d.sessions.mu.Unlock()
 	for _, c := range d.sessions.clients {
@@ -391,25 +391,27 @@ func (d *door) attached() (count int) {
 func TestASocketEndsWithItsReason(t *testing.T) {
 	long := strings.Repeat("ä", 100)
 	for name, test := range map[string]struct {
-		end    func(d *door, c *fakeDevtools)
+		end    func(d *testAPI, c *fakeDevtools)
 		code   websocket.StatusCode
 		reason string
 	}{
-		"the key is revoked": {func(d *door, _ *fakeDevtools) {
+		"the key is revoked": {func(d *testAPI, _ *fakeDevtools) {
 			d.identity.cut(problem.New(problem.Unauthorized, "", "the key was revoked"))
 		},
 			websocket.StatusPolicyViolation, "unauthorized: the key was revoked"},
-		"the session ends": {func(_ *door, c *fakeDevtools) { c.end(problem.New(problem.SessionClosed, "", "it was closed")) },
+		"the session ends": {func(_ *testAPI, c *fakeDevtools) { c.end(problem.New(problem.SessionClosed, "", "it was closed")) },
 			websocket.StatusGoingAway, "session_closed: it was closed"},
-		"a person takes over": {func(_ *door, c *fakeDevtools) {
+		"a person takes over": {func(_ *testAPI, c *fakeDevtools) {
 			c.end(problem.New(problem.TakenOver, "wait", "ann has taken over the session's browser"))
 		}, websocket.StatusPolicyViolation, "taken_over: ann has taken over the session's browser"},
-		"the token ends": {func(_ *door, c *fakeDevtools) { c.end(problem.New(problem.Unauthorized, "", "the token has expired")) },
+		"the token ends": {func(_ *testAPI, c *fakeDevtools) {
+			c.end(problem.New(problem.Unauthorized, "", "the token has expired"))
+		},
 			websocket.StatusPolicyViolation, "unauthorized: the token has expired"},
-		"the browser is gone": {func(_ *door, c *fakeDevtools) { c.end(cdp.ErrBrowserGone) }, websocket.StatusGoingAway, "the session has ended"},
-		"it does not read":    {func(_ *door, c *fakeDevtools) { c.end(cdp.ErrSlowClient) }, websocket.StatusPolicyViolation, "the client reads too slowly"},
-		"something private":   {func(_ *door, c *fakeDevtools) { c.end(errors.New("secret")) }, websocket.StatusInternalError, "clawjail failed unexpectedly"},
-		"a long reason": {func(_ *door, c *fakeDevtools) { c.end(problem.New(problem.SessionClosed, "", "%s", long)) }, websocket.StatusGoingAway,
+		"the browser is gone": {func(_ *testAPI, c *fakeDevtools) { c.end(cdp.ErrBrowserGone) }, websocket.StatusGoingAway, "the session has ended"},
+		"it does not read":    {func(_ *testAPI, c *fakeDevtools) { c.end(cdp.ErrSlowClient) }, websocket.StatusPolicyViolation, "the client reads too slowly"},
+		"something private":   {func(_ *testAPI, c *fakeDevtools) { c.end(errors.New("secret")) }, websocket.StatusInternalError, "clawjail failed unexpectedly"},
+		"a long reason": {func(_ *testAPI, c *fakeDevtools) { c.end(problem.New(problem.SessionClosed, "", "%s", long)) }, websocket.StatusGoingAway,
 			"session_closed: " + strings.Repeat("ä", 52) + "…"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -442,7 +444,7 @@ func TestWhatIsDoneWithATokenEndsWithIt(t *testing.T) {
 }
 
 func TestTheEndOfTheServerEndsItsSockets(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	d.holder(goodToken, identity.ScopeCDP, d.clock.Add(time.Hour))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -464,7 +466,7 @@ func TestTheEndOfTheServerEndsItsSockets(t *testing.T) {
 }
 
 func TestABrowserThatRefusesDiscoverySaysWhy(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	d.sessions.refuse = true
 	d.ask(t, "GET", "/v1/sessions/"+someID+"/cdp/json/list", "").wantProblem(t, 403, problem.MethodDenied)
 	if d.attached() != 0 {
@@ -473,7 +475,7 @@ func TestABrowserThatRefusesDiscoverySaysWhy(t *testing.T) {
 }
 
 func TestARecordingIsSavedAndNotShown(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	d.sessions.page = []string{"<html>", "</html>"}
 	a := d.ask(t, "GET", "/v1/sessions/"+someID+"/recording", "")
 	if a.StatusCode != 200 || a.body != "<html></html>" || a.Header.Get("Content-Type") != "text/html; charset=utf-8" ||

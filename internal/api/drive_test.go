@@ -16,7 +16,7 @@ import (
 func TestEveryRouteOfTheContractReachesTheSession(t *testing.T) {
 	filled := strings.NewReplacer("{targetId}", "t1", "{media}", "m1", "{name}", "a.txt")
 	for _, r := range control.Routes() {
-		d := newDoor(t)
+		d := newTestAPI(t)
 		body := ""
 		if r.HasBody() {
 			body = "{}"
@@ -35,7 +35,7 @@ func TestEveryRouteOfTheContractReachesTheSession(t *testing.T) {
 }
 
 func TestAPictureIsAnsweredWithItsAddress(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	d.sessions.result = browser.Picture{Media: "m/1", ContentType: "image/png", Data: []byte("picture")}
 	if a := d.ask(t, "POST", "/v1/sessions/"+someID+"/screenshot", `{"fullPage":true}`); !strings.Contains(a.body, `"mediaUrl":"/v1/sessions/`+someID+`/media/m%2F1"`) {
 		t.Errorf("%d %s", a.StatusCode, a.body)
@@ -49,13 +49,13 @@ func TestAPictureIsAnsweredWithItsAddress(t *testing.T) {
 }
 
 func TestAFileMayBeLargerThanOtherBodies(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	text := strings.Repeat("x", maxBody+10)
 	a := d.ask(t, "PUT", "/v1/sessions/"+someID+"/files/a.bin", text, header("Content-Type", "application/octet-stream"))
 	if put, ok := d.sessions.op.(*browser.PutFile); a.StatusCode != 200 || !ok || put.Name != "a.bin" || len(put.Data) != len(text) {
 		t.Errorf("%d %s", a.StatusCode, a.body)
 	}
-	d = newDoor(t)
+	d = newTestAPI(t)
 	text = strings.Repeat("x", control.MaxFile+1)
 	d.ask(t, "PUT", "/v1/sessions/"+someID+"/files/a.bin", text, header("Content-Type", "")).wantProblem(t, 400, problem.BadRequest)
 	d.ask(t, "PUT", "/v1/sessions/"+someID+"/files/a.bin", text, func(r *http.Request) { r.ContentLength = -1 }).wantProblem(t, 400, problem.BadRequest)
@@ -92,7 +92,7 @@ func TestMuchIsReadOnlyForWhomItMayServe(t *testing.T) {
 }
 
 func TestAnErrorOfTheBrowserKeepsItsCode(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	d.sessions.fail = problem.New(problem.StaleRef, "take a new snapshot", "the ref e1 is of another page")
 	p := d.ask(t, "POST", "/v1/sessions/"+someID+"/act", `{"kind":"click","ref":"e1"}`).wantProblem(t, 409, problem.StaleRef)
 	if p.Hint != "take a new snapshot" {

@@ -151,7 +151,7 @@ func TestEgressRoutesReachTheirService(t *testing.T) {
 		{"POST", "/v1/access-requests/ar_1/answer", `{"approve":false,"comment":"no"}`, 200, "answer ar_1", `"id":"ar_1"`},
 	} {
 		t.Run(test.method+" "+test.path, func(t *testing.T) {
-			d := newDoor(t)
+			d := newTestAPI(t)
 			a := d.ask(t, test.method, test.path, test.body)
 			if a.StatusCode != test.status || !strings.Contains(a.body, test.want) {
 				t.Errorf("%d %s", a.StatusCode, a.body)
@@ -164,7 +164,7 @@ func TestEgressRoutesReachTheirService(t *testing.T) {
 }
 
 func TestWhatIsDecidedArrives(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	d.ask(t, "POST", "/v1/rules", `{"tenant":"acme","agent":"writer","action":"deny","target":"https://*.Example.com:8443/a/**","methods":["GET"],"session":"s_1",
 		"priority":7,"once":true,"for":"2d","name":"n","note":"why"}`)
 	r := d.egress.rule
@@ -251,7 +251,7 @@ func TestWhatCannotBeDecidedIsRefusedBeforeTheServiceHearsOfIt(t *testing.T) {
 		"a wait that is too long":    {"GET", "/v1/access-requests/ar_1?wait=6m", "", 400, problem.BadLimit, "6m"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDoor(t)
+			d := newTestAPI(t)
 			p := d.ask(t, test.method, test.path, test.body).wantProblem(t, test.status, test.code)
 			if text, _ := json.Marshal(p); !strings.Contains(string(text), test.want) {
 				t.Errorf("%s does not speak of %s", text, test.want)
@@ -264,7 +264,7 @@ func TestWhatCannotBeDecidedIsRefusedBeforeTheServiceHearsOfIt(t *testing.T) {
 }
 
 func TestWhatTheServiceRefusesIsAnswered(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	d.egress.fail = problem.New(problem.Conflict, "look again", "it has changed")
 	for _, r := range [][3]string{
 		{"GET", "/v1/rules"}, {"POST", "/v1/rules", `{"action":"allow","target":"a.test"}`}, {"DELETE", "/v1/rules/x"},
@@ -291,7 +291,7 @@ func TestAnAgentAsksAboutItself(t *testing.T) {
 }
 
 func TestAnAPINeedsWhatIsDecided(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	o := d.Options
 	o.Egress = nil
 	if _, err := New(o); err == nil {

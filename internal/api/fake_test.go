@@ -320,8 +320,8 @@ func (f fakeRows) WalkAudit(_ context.Context, node string, _ int64) iter.Seq2[s
 	}
 }
 
-// door is an API with its key.
-type door struct {
+// testAPI is an API with its key.
+type testAPI struct {
 	*API
 	key         string
 	sessions    *fakeSessions
@@ -334,9 +334,9 @@ type door struct {
 
 const goodKey = "a key that is good"
 
-func newDoor(t testing.TB, change ...func(*Options)) *door {
+func newTestAPI(t testing.TB, change ...func(*Options)) *testAPI {
 	t.Helper()
-	d := &door{key: goodKey, sessions: &fakeSessions{}, credentials: &fakeCredentials{}, egress: &fakeEgress{}, clock: time.Unix(1_700_000_000, 0)}
+	d := &testAPI{key: goodKey, sessions: &fakeSessions{}, credentials: &fakeCredentials{}, egress: &fakeEgress{}, clock: time.Unix(1_700_000_000, 0)}
 	d.identity = &fakeIdentity{key: d.key, held: map[int]context.CancelCauseFunc{}}
 	o := Options{
 		Sessions: d.sessions, Identity: d.identity, Credentials: d.credentials, Egress: d.egress, Audit: new(noLog), Rows: fakeRows{},
@@ -363,7 +363,7 @@ type asked struct {
 
 // ask makes a request with the key, as a program on this machine does. An answer that is broken off panics, as it does
 // for net/http.
-func (d *door) ask(t testing.TB, method, path, body string, change ...func(*http.Request)) asked {
+func (d *testAPI) ask(t testing.TB, method, path, body string, change ...func(*http.Request)) asked {
 	t.Helper()
 	var reader io.Reader
 	if body != "" {
@@ -384,7 +384,7 @@ func (d *door) ask(t testing.TB, method, path, body string, change ...func(*http
 }
 
 // brokenOff says whether a request's answer was broken off, and what of it arrived.
-func (d *door) brokenOff(t testing.TB, path string) (body string, broken bool) {
+func (d *testAPI) brokenOff(t testing.TB, path string) (body string, broken bool) {
 	t.Helper()
 	r := httptest.NewRequest(http.MethodGet, path, nil)
 	r.Host = "127.0.0.1:18780"
@@ -424,7 +424,7 @@ func (a asked) wantProblem(t testing.TB, status int, code string) Problem {
 	return p
 }
 
-func noCalls(t *testing.T, d *door) {
+func noCalls(t *testing.T, d *testAPI) {
 	t.Helper()
 	if len(d.sessions.calls) > 0 {
 		t.Errorf("the service was asked for %q", d.sessions.calls)

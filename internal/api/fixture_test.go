@@ -270,7 +270,7 @@ func someCookies() []cookies.Cookie {
 // request is one by somebody: the name of a key, or empty for no key.
 func (w *fixture) request(who, method, path, body string) asked {
 	w.t.Helper()
-	d := &door{API: w.API, key: "wrong"}
+	d := &testAPI{API: w.API, key: "wrong"}
 	change := anonymous
 	if text, ok := w.keys[who]; ok {
 		change = key(text)

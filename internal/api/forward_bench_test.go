@@ -38,8 +38,8 @@ func BenchmarkForwarded(b *testing.B) {
 	}
 	owners, others := peers("owner"), peers("other")
 	id := "s_" + store.NodeTag("owner") + "abcdefghijk"
-	owner := newDoor(b, func(o *Options) { o.Peers = owners })
-	other := newDoor(b, func(o *Options) { o.Peers = others })
+	owner := newTestAPI(b, func(o *Options) { o.Peers = owners })
+	other := newTestAPI(b, func(o *Options) { o.Peers = others })
 	listen := func() net.Listener {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {

@@ -171,7 +171,7 @@ func TestInsideAreTheSessionsAndNothingElse(t *testing.T) {
 	filled := strings.NewReplacer("{id}", in.agents, "{number}", "1", "{domain}", "example.com", "{service}", "github",
 		"{name}", "worker", "{targetId}", "t1", "{media}", "m1")
 	inside := 0
-	for _, route := range routes(t, &door{API: in.API, key: in.keys["admin"]}) {
+	for _, route := range routes(t, &testAPI{API: in.API, key: in.keys["admin"]}) {
 		method, path := route[0], filled.Replace(route[1])
 		if path == "/v1/sessions" || strings.HasPrefix(path, "/v1/sessions/") || path == "/v1/health" || path == "/v1/tasks" ||
 			path == "/v1/access-requests" || strings.HasPrefix(path, "/v1/access-requests/") {
@@ -318,7 +318,7 @@ func TestWrongKeysInAJailBrakeItsAddressInsideOnly(t *testing.T) {
 		in.ask("cjag_wrong", http.MethodGet, "/v1/sessions", from).wantProblem(t, http.StatusUnauthorized, problem.Unauthorized)
 	}
 	in.ask(in.keys["acme agent"], http.MethodGet, "/v1/sessions", from).wantProblem(t, http.StatusTooManyRequests, problem.RateLimited)
-	d := &door{API: in.API, key: in.keys["acme viewer"]}
+	d := &testAPI{API: in.API, key: in.keys["acme viewer"]}
 	for _, addr := range []string{"10.0.9.9:1", "192.0.2.9:1"} {
 		if a := d.ask(t, http.MethodGet, "/v1/whoami", "", func(r *http.Request) { r.RemoteAddr = addr }); a.StatusCode != http.StatusOK {
 			t.Errorf("%s outside is answered %d %s", addr, a.StatusCode, a.body)

@@ -66,7 +66,7 @@ func (a *API) live(w http.ResponseWriter, req *http.Request, by identity.Princip
 	if !socket.Asked(req.Header) {
 		return errNotLive // only told to who may: others hear that they may not
 	}
-	// Origins of others were refused at the door.
+	// Origins of others were refused before.
 	why := live.Serve(ctx, w, req, viewer, a.Log)
 	a.Log.Debug("a live view has ended", "session", id, "reason", why)
 	return nil

@@ -56,7 +56,7 @@ func (f *fakeViewing) Close() error {
 	return nil
 }
 
-// Watch is never asked: a door's viewers are fakes, see [fakeSessions.watch].
+// Watch is never asked: the viewers of a testAPI are fakes, see [fakeSessions.watch].
 func (f *fakeSessions) Watch(context.Context, identity.Principal, string) (*session.Live, error) {
 	panic("there are no browsers here")
 }

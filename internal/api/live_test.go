@@ -18,7 +18,7 @@ import (
 )
 
 // viewer waits for the viewer that was added last.
-func (d *door) viewer(t *testing.T) *fakeViewing {
+func (d *testAPI) viewer(t *testing.T) *fakeViewing {
 	t.Helper()
 	var out *fakeViewing
 	testenv.Eventually(t, 5*time.Second, func() bool {
@@ -33,7 +33,7 @@ func (d *door) viewer(t *testing.T) *fakeViewing {
 }
 
 func TestASessionIsWatchedWithATokenInTheAddress(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	d.holder(goodToken, identity.ScopeView, d.clock.Add(time.Hour))
 	server := serve(t, d)
 	conn := dial(t, server.URL+"/v1/sessions/"+someID+"/live?token="+goodToken)
@@ -57,7 +57,7 @@ func TestASessionIsWatchedWithATokenInTheAddress(t *testing.T) {
 }
 
 func TestAViewEndsWithItsKeyAndWithTheServer(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	d.holder(goodToken, identity.ScopeControl, d.clock.Add(time.Hour))
 	server := serve(t, d)
 	conn := dial(t, server.URL+"/v1/sessions/"+someID+"/live?token="+goodToken)
@@ -68,7 +68,7 @@ func TestAViewEndsWithItsKeyAndWithTheServer(t *testing.T) {
 }
 
 func TestAViewIsRefusedBeforeThereIsASocket(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	d.holder(goodToken, identity.ScopeView, d.clock.Add(time.Hour))
 	server := serve(t, d)
 	url := server.URL + "/v1/sessions/" + someID + "/live"
@@ -95,7 +95,7 @@ func TestAViewIsRefusedBeforeThereIsASocket(t *testing.T) {
 }
 
 func TestWhatATakeOverIsAskedForArrives(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	for path, body := range map[string]string{"take-over": `{"force":true}`, "hand-back": `{"anyway":true}`} {
 		for text, want := range map[string]bool{body: true, "{}": false, "": false} {
 			if a := d.ask(t, "POST", "/v1/sessions/"+someID+"/"+path, text); a.StatusCode != 200 || d.sessions.forced != want {
@@ -108,7 +108,7 @@ func TestWhatATakeOverIsAskedForArrives(t *testing.T) {
 
 // A program that drives is told in words that it can compare.
 func TestWhoDrivesATakenOverSessionIsToldSo(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	d.sessions.fail = problem.New(problem.TakenOver, "wait until it is handed back", "ann has taken over the session's browser")
 	p := d.ask(t, "POST", "/v1/sessions/"+someID+"/navigate", `{"url":"https://example.com/"}`).wantProblem(t, http.StatusConflict, problem.TakenOver)
 	if p.Detail != "ann has taken over the session's browser" || p.Hint == "" {
@@ -119,7 +119,7 @@ func TestWhoDrivesATakenOverSessionIsToldSo(t *testing.T) {
 func TestARefreshNamesItsPageWhereThereIsAConsole(t *testing.T) {
 	const body = `{"tenant":"acme","domain":"example.com","url":"https://example.com/login"}`
 	var out RefreshSession
-	d := newDoor(t)
+	d := newTestAPI(t)
 	a := d.ask(t, "POST", "/v1/refreshes", body)
 	if err := json.Unmarshal([]byte(a.body), &out); err != nil || out.ConsoleURL != "" || strings.Contains(a.body, "console_url") {
 		t.Errorf("without a console: %s, %v", a.body, err)
@@ -127,7 +127,7 @@ func TestARefreshNamesItsPageWhereThereIsAConsole(t *testing.T) {
 	if d.sessions.refresh != (session.RefreshRequest{Tenant: "acme", Domain: "example.com", URL: "https://example.com/login"}) {
 		t.Errorf("%+v", d.sessions.refresh)
 	}
-	d = newDoor(t, func(o *Options) { o.Console = http.NotFoundHandler() })
+	d = newTestAPI(t, func(o *Options) { o.Console = http.NotFoundHandler() })
 	a = d.ask(t, "POST", "/v1/refreshes", body)
 	if err := json.Unmarshal([]byte(a.body), &out); err != nil || out.ConsoleURL != "http://localhost:18780/console/refresh/"+someID ||
 		out.Session.ID != someID || a.StatusCode != http.StatusCreated || a.Header.Get("Content-Type") != "application/json" {
@@ -137,7 +137,7 @@ func TestARefreshNamesItsPageWhereThereIsAConsole(t *testing.T) {
 }
 
 func TestARefreshIsFinishedWithWhatWasChosen(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	a := d.ask(t, "POST", "/v1/sessions/"+someID+"/refresh", `{"domains":["example.com"],"egress_domains":["cdn.example.net"]}`)
 	if got := d.credentials.finished; a.StatusCode != 200 || !strings.Contains(a.body, `"domain":"example.com"`) || got.Session != someID ||
 		!slices.Equal(got.Domains, []string{"example.com"}) || !slices.Equal(got.EgressDomains, []string{"cdn.example.net"}) {
@@ -150,7 +150,7 @@ func TestARefreshIsFinishedWithWhatWasChosen(t *testing.T) {
 }
 
 func TestAThumbnailSaysWhenItWasMade(t *testing.T) {
-	a := newDoor(t).ask(t, "GET", "/v1/sessions/"+someID+"/thumbnail", "")
+	a := newTestAPI(t).ask(t, "GET", "/v1/sessions/"+someID+"/thumbnail", "")
 	if a.Header.Get("Content-Type") != "image/jpeg" || a.Header.Get("Last-Modified") != "Tue, 14 Nov 2023 22:13:20 GMT" {
 		t.Errorf("%v", a.Header)
 	}

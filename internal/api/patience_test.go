@@ -40,7 +40,7 @@ func serving(t *testing.T, a *API) (address string, stop func() error) {
 
 // A body that was announced and does not come keeps neither the answer back nor the server from ending.
 func TestABodyThatDoesNotComeIsNotWaitedFor(t *testing.T) {
-	w := newDoor(t)
+	w := newTestAPI(t)
 	address, stop := serving(t, w.API)
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
@@ -86,7 +86,7 @@ func TestInfoOfATenantIsItsOwn(t *testing.T) {
 // A handler that does not read its body once left a bound on the connection behind, which ended the requests that came next.
 func TestABodyThatNobodyReadEndsNoLaterRequest(t *testing.T) {
 	ended := error(nil)
-	w := newDoor(t, func(o *Options) {
+	w := newTestAPI(t, func(o *Options) {
 		o.Console = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodPost {
 				fmt.Fprint(w, strings.Repeat("refused ", 1000)) // more than the server keeps back

@@ -45,7 +45,7 @@ func TestRoutesReachTheirService(t *testing.T) {
 		{"GET", "/v1/sessions/" + someID + "/screenshots/3", "", 200, "recorded " + someID, "old picture"},
 	} {
 		t.Run(test.method+" "+test.path, func(t *testing.T) {
-			d := newDoor(t)
+			d := newTestAPI(t)
 			a := d.ask(t, test.method, test.path, test.body)
 			if a.StatusCode != test.status || !strings.Contains(a.body, test.want) {
 				t.Errorf("%d %s", a.StatusCode, a.body)
@@ -61,7 +61,7 @@ func TestRoutesReachTheirService(t *testing.T) {
 }
 
 func TestWhatIsAskedForArrives(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	d.ask(t, "POST", "/v1/sessions", `{"credential_mode":"clean","record":"off","browser":"full","template":"t1","label":"x","ttl":"90s","idle":"2d",
 		"limits":{"memory":"512MiB","cpu":1.5,"tasks":300,"disk":"64MiB","shared_memory":"32MiB","files":1000}}`)
 	r := d.sessions.request
@@ -124,7 +124,7 @@ func TestBadInputIsRefusedBeforeTheServiceHearsOfIt(t *testing.T) {
 		"id that is far too long": {"GET", sessions + "/" + strings.Repeat("x", 65), "", 422, problem.BadRequest, []string{"path.id"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDoor(t)
+			d := newTestAPI(t)
 			a := d.ask(t, test.method, test.path, test.body)
 			p := a.wantProblem(t, test.status, test.code)
 			for _, want := range test.want {
@@ -141,14 +141,14 @@ func TestBadInputIsRefusedBeforeTheServiceHearsOfIt(t *testing.T) {
 }
 
 func TestLargeBodyThatDoesNotSayItsLengthIsRefused(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	a := d.ask(t, "POST", "/v1/sessions", `{"label":"`+strings.Repeat("x", 2*maxBody)+`"}`, func(r *http.Request) { r.ContentLength = -1 })
 	a.wantProblem(t, http.StatusRequestEntityTooLarge, problem.BadRequest)
 	noCalls(t, d)
 }
 
 func TestBodyMustSayThatItIsJSON(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/jsonx"} {
 		d.ask(t, "POST", "/v1/sessions", "{}", header("Content-Type", kind)).wantProblem(t, http.StatusBadRequest, problem.BadRequest)
 	}
@@ -164,7 +164,7 @@ func TestBodyMustSayThatItIsJSON(t *testing.T) {
 }
 
 func TestMethodThatARouteDoesNotHave(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	a := d.ask(t, "PUT", "/v1/sessions", "")
 	a.wantProblem(t, http.StatusMethodNotAllowed, problem.BadRequest)
 	if got := a.Header.Values("Allow"); !slices.Equal(got, []string{"GET", "POST"}) {
@@ -174,7 +174,7 @@ func TestMethodThatARouteDoesNotHave(t *testing.T) {
 
 func TestErrorsAreShownWithoutTheirPrivateHalf(t *testing.T) {
 	log := new(strings.Builder)
-	d := newDoor(t, func(o *Options) { o.Log = logTo(log) })
+	d := newTestAPI(t, func(o *Options) { o.Log = logTo(log) })
 	d.sessions.fail = fmt.Errorf("open a session: %w", problem.Wrap(errors.New("secret path"), problem.TooManySessions, "close one", "enough").With("open", 64))
 	a := d.ask(t, "POST", "/v1/sessions", "{}")
 	p := a.wantProblem(t, http.StatusTooManyRequests, problem.TooManySessions)
@@ -205,7 +205,7 @@ func TestErrorsAreShownWithoutTheirPrivateHalf(t *testing.T) {
 }
 
 func TestInfoWithoutAHostDaemon(t *testing.T) {
-	d := newDoor(t, func(o *Options) {
+	d := newTestAPI(t, func(o *Options) {
 		o.Host = func(context.Context) (HostInfo, error) { return HostInfo{}, errors.New("away") }
 	})
 	a := d.ask(t, "GET", "/v1/info", "")
@@ -215,7 +215,7 @@ func TestInfoWithoutAHostDaemon(t *testing.T) {
 }
 
 func TestDocumentDescribesBodiesErrorsAndTheKey(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	var doc struct {
 		Paths map[string]map[string]struct {
 			Security    *[]map[string][]string `json:"security"`
@@ -263,7 +263,7 @@ func TestDocumentDescribesBodiesErrorsAndTheKey(t *testing.T) {
 }
 
 func TestRequestsInFlightAreAnsweredWhenTheEndIsAskedFor(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	d.sessions.wait = make(chan struct{})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -344,7 +344,7 @@ func FuzzDecode(f *testing.F) {
 
 // A load balancer that asks is told why, and its clients as well.
 func TestAControlPlaneThatDrainsIsNotReady(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	d.sessions.unready = problem.New(problem.NodeDraining, "ask another", "it drains")
 	d.ask(t, "GET", "/v1/ready", "", anonymous).wantProblem(t, http.StatusServiceUnavailable, problem.NodeDraining)
 	if a := d.ask(t, "GET", "/v1/health", "", anonymous); a.StatusCode != http.StatusOK {

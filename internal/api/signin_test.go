@@ -24,7 +24,7 @@ func TestALinkToTheConsoleIsWhereItsMakerAsked(t *testing.T) {
 		"127.0.0.1:18780 plain": "http://localhost:18780", "[::1]:18780 plain": "http://localhost:18780", "jail.example plain": "http://jail.example",
 		"127.0.0.1:18780": "https://127.0.0.1:18780", "localhost:18780": "https://localhost:18780", "jail.example": "https://jail.example",
 	} {
-		d := &door{API: w.API, key: "wrong"}
+		d := &testAPI{API: w.API, key: "wrong"}
 		a := d.ask(t, "POST", "/v1/console/links", "", key(w.keys["acme viewer"]), func(r *http.Request) {
 			name, plain := strings.CutSuffix(host, " plain")
 			r.Host, r.RemoteAddr = name, "198.18.0.1:1"
@@ -54,7 +54,7 @@ func TestALinkToTheConsoleIsWhereItsMakerAsked(t *testing.T) {
 // On the machine itself the command line asks at a loopback address, for a person who is elsewhere.
 func TestLinksToTheConsoleAreOfThePublicAddress(t *testing.T) {
 	for _, public := range []string{"https://jail.example/jail", ""} {
-		d := newDoor(t, func(o *Options) {
+		d := newTestAPI(t, func(o *Options) {
 			o.PublicURL, o.PublicName, o.PublicPath = public, "jail.example", config.PublicPath(public)
 			o.Console = http.NotFoundHandler()
 		})

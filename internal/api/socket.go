@@ -30,7 +30,7 @@ func (a *API) devtools(w http.ResponseWriter, req *http.Request, by identity.Pri
 	if !socket.Asked(req.Header) {
 		return errNotSocket // only told to who may: others hear that they may not
 	}
-	// Origins of others were refused at the door.
+	// Origins of others were refused before.
 	why := socket.Serve(ctx, w, req, client)
 	a.Log.Debug("a DevTools client has ended", "session", req.PathValue("id"), "reason", why)
 	return nil

@@ -263,7 +263,7 @@ func sweep(t *testing.T, w *fixture, known map[string]expectation) []string {
 	s := &sweeper{fixture: w}
 	w.t = t
 	var seen []string
-	for _, r := range routes(t, &door{API: w.API}) {
+	for _, r := range routes(t, &testAPI{API: w.API}) {
 		route := r[0] + " " + r[1]
 		seen = append(seen, route)
 		e, ok := known[route]

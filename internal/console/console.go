@@ -1,7 +1,7 @@
 // Package console is the web console: it shows live what every agent and browser is doing, and lets operators act on them.
 //
 // It is a face. Its pages are made here, on the server, of what the services answer, and every action is one call of a
-// service, which decides, as for the API, who may. It adds its door:
+// service, which decides, as for the API, who may. It adds the checks of every request:
 //
 //   - Everybody signs in: with a key, a link that is good once, or a passkey. The cookie is for this path alone, or
 //     with TLS for this host, SameSite=Strict and HttpOnly. A request, and whatever stays open, ends with the sign-in and with the key behind it.

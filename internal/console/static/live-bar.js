@@ -97,7 +97,7 @@ export class Bar {
     button.disabled = true;
     this.view.say('One moment…');
     try {
-      const wrong = await this.view.door.hands(form.dataset.hands, new URLSearchParams(new FormData(form)));
+      const wrong = await this.view.remote.hands(form.dataset.hands, new URLSearchParams(new FormData(form)));
       this.view.say(wrong?.text ?? '', wrong ? 'for a while' : undefined);
       if (wrong?.insist) for (const other of this.view.root.querySelectorAll(`[data-insist="${wrong.insist}"]`)) other.hidden = false;
       if (!wrong && form.dataset.hands === 'take-over') this.view.canvas.focus({ preventScroll: true });

@@ -70,7 +70,7 @@ export class Popups {
       const names = [];
       for (const file of popup.multiple ? files : files.slice(0, 1)) {
         flaw.textContent = `Sending ${file.name}…`;
-        names.push(await this.view.door.upload(file));
+        names.push(await this.view.remote.upload(file));
       }
       this.answer({ accept: true, files: names });
     } catch (problem) {

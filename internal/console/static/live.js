@@ -5,14 +5,14 @@ import { Hands } from './live-input.js';
 import { Keyboard } from './live-keys.js';
 import { Popups } from './live-popups.js';
 import { Bar } from './live-bar.js';
-import { door } from './live-door.js';
+import { remote } from './live-remote.js';
 
 const firstWait = 500, longestWait = 10000;
 
 class View {
   constructor(root) {
     this.root = root;
-    this.door = door(root.dataset.live);
+    this.remote = remote(root.dataset.live);
     this.note = root.querySelector('.live-note');
     this.stage = root.querySelector('[data-live-stage]');
     this.canvas = root.querySelector('canvas');
@@ -29,13 +29,13 @@ class View {
     new IntersectionObserver((all) => { this.seen = all.at(-1).isIntersecting; this.tellVisible(); }).observe(this.stage);
     addEventListener('pagehide', () => { this.over = true; this.socket?.close(); });
     addEventListener('pageshow', (event) => { if (event.persisted) location.reload(); });
-    if (this.door.bad) this.say(this.door.bad, 'for good');
+    if (this.remote.bad) this.say(this.remote.bad, 'for good');
     else this.connect();
   }
 
   connect() {
     this.over = false;
-    const socket = new WebSocket(this.door.socket);
+    const socket = new WebSocket(this.remote.socket);
     let opened = false;
     socket.binaryType = 'blob';
     socket.onopen = () => { opened = true; this.failures = 0; this.wait = firstWait; this.say(''); this.stage.classList.remove('away'); this.tellVisible(); };
@@ -50,7 +50,7 @@ class View {
     this.letGo();
     this.say('Connection lost, trying again…');
     if (!opened && ++this.failures >= 2) {
-      const why = await this.door.why();
+      const why = await this.remote.why();
       if (why) { this.end(why); return; }
     }
     const wait = this.wait;

@@ -18,7 +18,7 @@ import (
 )
 
 // routes reads the OpenAPI document as a client does: methods and paths, with their wildcards.
-func routes(t *testing.T, d *door) [][2]string {
+func routes(t *testing.T, d *testAPI) [][2]string {
 	t.Helper()
 	answer := d.ask(t, "GET", "/openapi.json", "", anonymous)
 	var doc struct {
@@ -43,21 +43,21 @@ func TestAnAddressWithAnEmptyPartIsRefusedAndNotRedirected(t *testing.T) {
 	const session = "/v1/sessions/" + someID
 	for _, at := range [][2]string{{"POST", "//v1/sessions"}, {"DELETE", "/v1//sessions/" + someID}, {"DELETE", "/v1/sessions//tokens/x"},
 		{"DELETE", "/v1/./sessions/" + someID}, {"DELETE", session + "/x/.."}, {"GET", "//"}, {"GET", session + "//"}} {
-		d := newDoor(t)
+		d := newTestAPI(t)
 		a := d.ask(t, at[0], at[1], "")
 		if a.wantProblem(t, http.StatusNotFound, problem.NotFound); a.Header.Get("Location") != "" {
 			t.Errorf("%s %s is sent to %s", at[0], at[1], a.Header.Get("Location"))
 		}
 		noCalls(t, d)
 	}
-	d := newDoor(t)
+	d := newTestAPI(t)
 	if a := d.ask(t, "DELETE", session, ""); a.StatusCode >= 300 {
 		t.Errorf("the address as it is written in the document is answered %d %s", a.StatusCode, a.body)
 	}
 }
 
 func TestEveryRouteNeedsTheKey(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	extra := [][2]string{{"GET", "/"}, {"GET", "/nothing"}, {"POST", "/v1/health"}, {"GET", "/openapi.yaml"}, {"GET", "/docs"},
 		{"GET", "/v1/health/"}, {"GET", "//v1/health/../sessions"}, {"OPTIONS", "/v1/sessions"}, {"HEAD", "/v1/sessions"}}
 	filled := strings.NewReplacer("{id}", someID, "{number}", "1", "{domain}", "example.com", "{service}", "github", "{name}", "writer", "{node}", "n1", "{targetId}", "t1", "{media}", "m1")
@@ -70,7 +70,7 @@ func TestEveryRouteNeedsTheKey(t *testing.T) {
 			continue
 		}
 		t.Run(method+" "+path, func(t *testing.T) {
-			d := newDoor(t)
+			d := newTestAPI(t)
 			refused := func(change ...func(*http.Request)) {
 				t.Helper()
 				a := d.ask(t, method, path, "", change...)
@@ -110,7 +110,7 @@ func TestOneKeyIsSentInOneOfTwoPlaces(t *testing.T) {
 		"another scheme beside":   {[]func(*http.Request){header("Authorization", "Basic eDp5"), header(KeyHeader, goodKey)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDoor(t)
+			d := newTestAPI(t)
 			a := d.ask(t, "GET", "/v1/sessions", "", test.change...)
 			if test.pass && a.StatusCode != http.StatusOK {
 				t.Errorf("it is refused: %s", a.body)
@@ -124,7 +124,7 @@ func TestOneKeyIsSentInOneOfTwoPlaces(t *testing.T) {
 }
 
 func TestKeysComeFromTheClientBehindAProxy(t *testing.T) {
-	d := newDoor(t, func(o *Options) { o.BehindProxy = []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32")} })
+	d := newTestAPI(t, func(o *Options) { o.BehindProxy = []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32")} })
 	d.ask(t, "GET", "/v1/sessions", "", header("X-Forwarded-For", "198.51.100.1, 192.0.2.9"), func(r *http.Request) { r.RemoteAddr = "10.0.0.1:1" })
 	d.ask(t, "GET", "/v1/sessions", "", header("X-Forwarded-For", "198.51.100.1"), func(r *http.Request) { r.RemoteAddr = "192.0.2.50:1" })
 	if want := []netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("192.0.2.50")}; !slices.Equal(d.identity.from, want) {
@@ -134,7 +134,7 @@ func TestKeysComeFromTheClientBehindAProxy(t *testing.T) {
 
 // A program at the proxy's address chooses Host by itself.
 func TestAProxyHandsOnThePublicNameAndNoOther(t *testing.T) {
-	d := newDoor(t, func(o *Options) {
+	d := newTestAPI(t, func(o *Options) {
 		o.BehindProxy, o.PublicName = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, "jail.example"
 	})
 	for host, want := range map[string]int{
@@ -149,14 +149,14 @@ func TestAProxyHandsOnThePublicNameAndNoOther(t *testing.T) {
 }
 
 func TestTheServiceIsToldWhoAsks(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	if d.ask(t, "GET", "/v1/sessions/"+someID, ""); d.sessions.by.Kind != identity.KindAdmin {
 		t.Errorf("it was told %+v", d.sessions.by)
 	}
 }
 
 func TestARequestEndsWithItsKey(t *testing.T) {
-	d := newDoor(t)
+	d := newTestAPI(t)
 	d.sessions.wait = make(chan struct{}) // never closed
 	answered := make(chan asked)
 	go func() { answered <- d.ask(t, "POST", "/v1/sessions", "") }()
@@ -179,7 +179,7 @@ func TestARequestEndsWithItsKey(t *testing.T) {
 func TestAddressesThatNothingIsCalledLikeAreRefused(t *testing.T) {
 	for _, path := range []string{"/v1/cookies/%00", "/v1/cookies/a%0ab", "/v1/secrets/%ff", "/v1/grants/x%7f", "/v1/audit?actor=%00", "/v1/audit?actor=%ff",
 		"/v1/audit?%00=1", "/v1/audit?actor=%zz", "/v1/audit?actor=a&actor=a", "/v1/agents/x/log?stream=stdout&follow=true&stream=stderr"} {
-		d := newDoor(t)
+		d := newTestAPI(t)
 		d.ask(t, "GET", path, "").wantProblem(t, http.StatusBadRequest, problem.BadRequest)
 	}
 }
@@ -214,7 +214,7 @@ func TestWebPagesAreKeptOut(t *testing.T) {
 		"same-site":  {[]func(*http.Request){header("Sec-Fetch-Site", "same-site")}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDoor(t, func(o *Options) { o.OwnName = func(host string) bool { return host == "jail.example.com" } })
+			d := newTestAPI(t, func(o *Options) { o.OwnName = func(host string) bool { return host == "jail.example.com" } })
 			for _, path := range []string{"/v1/sessions", "/v1/health", "/openapi.json", "/nothing"} {
 				a := d.ask(t, "GET", path, "", test.change...)
 				if !test.pass {
@@ -233,7 +233,7 @@ func TestWebPagesAreKeptOut(t *testing.T) {
 func host(h string) func(*http.Request) { return func(r *http.Request) { r.Host = h } }
 
 func TestHostIsTheAddressThatTheConnectionCameTo(t *testing.T) {
-	d := newDoor(t, func(o *Options) { o.Listen = netip.MustParseAddrPort("0.0.0.0:443") })
+	d := newTestAPI(t, func(o *Options) { o.Listen = netip.MustParseAddrPort("0.0.0.0:443") })
 	came := func(to string) func(*http.Request) {
 		return func(r *http.Request) {
 			r.Host = "192.0.2.7"

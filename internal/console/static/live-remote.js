@@ -1,14 +1,14 @@
-// Where the live view gets its things from: the console, for who is signed in, or the API, with a token that stands behind
+// The server side of the live view: the console, for a person who is signed in, or the API, with a token that stands behind
 // the # of the address.
 
-// door is the way to one session: the address of its WebSocket, and what is asked besides.
-export function door(path) {
-  return path ? consoleDoor(path) : tokenDoor();
+// remote is the way to one session: the address of its WebSocket, and what is asked besides.
+export function remote(path) {
+  return path ? consoleRemote(path) : tokenRemote();
 }
 
 const secure = location.protocol === 'https:' ? 'wss:' : 'ws:';
 
-function consoleDoor(path) {
+function consoleRemote(path) {
   const ask = (to, init = {}) => fetch(path + to, { ...init, headers: { 'HX-Request': 'true', ...init.headers } });
   return {
     socket: `${secure}//${location.host}${path}/live`,
@@ -39,10 +39,10 @@ function reason(answer) {
   try { return JSON.parse(answer.headers.get('HX-Trigger')).problem; } catch { return ''; }
 }
 
-function tokenDoor() {
+function tokenRemote() {
   const [id, token] = decodeURIComponent(location.hash.slice(1)).split(':');
   if (!/^s_[a-z0-9]+$/.test(id ?? '') || !/^cjses_[A-Z0-9]+$/i.test(token ?? '')) return { bad: 'This link is not whole. Ask for it again.' };
-  const path = new URL(`../../../v1/sessions/${id}`, import.meta.url).pathname; // this file is console/static/VERSION/live-door.js
+  const path = new URL(`../../../v1/sessions/${id}`, import.meta.url).pathname; // this file is console/static/VERSION/live-remote.js
   const ask = (to, init = {}) => fetch(path + to, { ...init, headers: { Authorization: `Bearer ${token}`, ...init.headers } });
   const problem = async (answer) => { try { return (await answer.json()).detail ?? ''; } catch { return ''; } };
   addEventListener('hashchange', () => location.reload());
