@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// maxProcesses is how many programs may run at the same time, for one tenant and for all of them. Of as many that have ended it can
-	// be asked for endedFor what they printed, and of as many again how they ended whose caller had their stdio.
+	// maxProcesses bounds the programs that run at the same time, maxProcessesOfTenant those of one tenant. Ended programs are kept for
+	// endedFor within the same bounds, which count those with a log here and those whose caller had their stdio apart.
 	maxProcesses, maxProcessesOfTenant = 256, 64
 	endedFor                           = time.Hour
 	// maxProcessLog bounds what is kept of one stream of a program, whatever is kept of an agent's.

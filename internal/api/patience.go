@@ -72,7 +72,7 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// panicked says what went wrong in a handler where somebody sees it. The connection is broken off as ever.
+// panicked logs the type of a panic of a handler and the stack, never its value. The connection is broken off as ever.
 func (a *API) panicked(r *http.Request) {
 	p := recover()
 	if p == nil {

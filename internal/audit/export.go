@@ -13,7 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/store"
 )
 
-// maxLine is the longest line of an export that is read.
+// maxLine is the longest line of an export that is read, in bytes. A longer one is bufio.ErrTooLong.
 const maxLine = 1 << 20
 
 // WriteExport writes rows as JSON, one a line, with their hashes in hex: node after node, each in the order of seq. The

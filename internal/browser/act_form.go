@@ -129,7 +129,7 @@ func (m *acting) kindOf(ctx context.Context, where Where) (string, error) {
 	return kind, err
 }
 
-// check clicks a box or a button of a group until it is in the state that is wanted. Once is enough, or it will not do.
+// check clicks a box or a button of a group until it is in the state that is wanted: once, and then it looks for a while whether that was enough.
 func (m *acting) check(ctx context.Context, where Where, kind string, value fieldText) error {
 	if !value.state {
 		return problem.New(problem.ActOperationFailed, "give true or false", "%s is a %s: it is true or false", where, kind).

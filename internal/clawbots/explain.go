@@ -62,7 +62,7 @@ func flawsOf(err error) (flaws []problem.Flaw, source string, ok bool) {
 	return flaws, "", true
 }
 
-// privateLines are those on which a variable has a flaw.
+// privateLines are those on which a variable has a flaw, and all that stand below env, which may have values, or on its line.
 func privateLines(flaws []problem.Flaw, lines []string) map[int]bool {
 	out := map[int]bool{}
 	for _, flaw := range flaws {
@@ -70,8 +70,19 @@ func privateLines(flaws []problem.Flaw, lines []string) map[int]bool {
 			out[flaw.Line] = true
 		}
 	}
+	below := -1 // the indentation of the env that the line stands below
 	for i, line := range lines {
-		if strings.Contains(line, "env:") { // a map in braces has the values on the same line
+		text := strings.TrimLeft(line, " ")
+		indent := len(line) - len(text)
+		if text != "" && indent <= below {
+			below = -1
+		}
+		if at := strings.Index(line, "env:"); at >= 0 { // a map in braces has the values on the same line
+			if below = indent; strings.Trim(line[:at], " -") == "" {
+				below = at // it may be the first key of an entry
+			}
+		}
+		if below >= 0 {
 			out[i+1] = true
 		}
 	}

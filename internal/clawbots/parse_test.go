@@ -300,6 +300,22 @@ func TestMessagesOfHostileFilesAreShort(t *testing.T) {
 	}
 }
 
+// A mistake of YAML has no field: a value is left out because of where it stands.
+func TestExplainLeavesValuesOfVariablesOut(t *testing.T) {
+	const text = "clawbots:\n  - name: a\n    env:\n      PIN: hunter2\n      OTHER: \"hunter3\n    command: [visible]\n  - env:\n      PIN: hunter4\n    image: seen\n"
+	for n := range 9 {
+		got := Explain(&problem.ValidationError{Flaws: []problem.Flaw{{Line: n + 1, Column: 1, Message: "m"}}}, []byte(text))
+		if strings.Contains(got, "hunter") {
+			t.Errorf("line %d is shown as\n%s", n+1, got)
+		}
+		for line, word := range map[int]string{2: "name: a", 4: "PIN: …", 6: "[visible]", 9: "image: seen"} {
+			if line == n+1 && !strings.Contains(got, word) {
+				t.Errorf("line %d is shown as\n%s", line, got)
+			}
+		}
+	}
+}
+
 func TestExplain(t *testing.T) {
 	const text = "clawbots:\n  - name: dev\n    memroy: 1\n    \x1b[31mkey: 5\n"
 	_, err := Parse("c.yml", []byte("clawbots:\n  - name: dev\n    memroy: 1\n"), testDir)

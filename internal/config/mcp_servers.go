@@ -41,7 +41,7 @@ type MCPServer struct {
 	Limits AgentLimits `json:"limits,omitzero"`
 	// Network says whether the jail may reach the gateway: none.
 	Network ServerNetwork `json:"network,omitempty" enum:"none,gateway"`
-	// Allow are hosts that it may reach through the gateway: example.com, *.example.com, example.com:8443.
+	// Allow are hosts that it may reach through the gateway: example.com, *.example.com, example.com:8443. Without a port it is 80 and 443.
 	Allow []string `json:"allow,omitempty"`
 	// Idle is how long an uncalled server stays: ten minutes by default.
 	Idle time.Duration `json:"idle,omitempty" min:"10s" max:"24h0m0s"`
@@ -337,7 +337,7 @@ func (s MCPServer) validateNetwork(v *validation, at string) {
 	}
 }
 
-// AllowedHost takes an entry of MCPServer.Allow apart: the hosts, and the ports.
+// AllowedHost takes an entry of MCPServer.Allow apart: the hosts, and the port, or 80 and 443 where there is none.
 func AllowedHost(target string) (policy.Pattern, []policy.PortRange, error) {
 	ports := policy.Ports(80, 443)
 	host, last, found := target, "", false

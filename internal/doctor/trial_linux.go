@@ -54,17 +54,17 @@ func (p *part[T]) get() (T, error) {
 
 var errOver = errors.New("the trial is over")
 
-// end returns the part when it was opened, and keeps it from being opened later.
-func (p *part[T]) end() (T, bool) {
+// seal returns the part when it was opened, and keeps it from being opened later.
+func (p *part[T]) seal() (T, bool) {
 	p.once.Do(func() { p.err = errOver })
 	return p.value, p.err == nil
 }
 
 type trial struct {
-	c   config.Config
-	log *slog.Logger
-	ctx context.Context // ends with undo
-	end context.CancelFunc
+	c      config.Config
+	log    *slog.Logger
+	ctx    context.Context // ends with undo
+	cancel context.CancelFunc
 	// pace is that of the options.
 	pace pace.Pace
 
@@ -91,7 +91,7 @@ type trial struct {
 // newTrial says how the parts are opened. They open what they depend on.
 func newTrial(c config.Config, log *slog.Logger) *trial {
 	t := &trial{c: c, log: cmp.Or(log, slog.New(slog.DiscardHandler))}
-	t.ctx, t.end = context.WithCancel(context.Background())
+	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.folders.open = t.makeFolders
 	t.pool.open = t.openPool
 	t.storage.open = func() (*linux.Storage, error) { return t.openStorage("") }

@@ -418,7 +418,7 @@ func TestTheNextDoctorClearsUpAfterOneThatWasKilled(t *testing.T) {
 	}
 
 	// The kernel gives the lock up when the process is gone; so does closing it.
-	killed.end()
+	killed.cancel()
 	if err := errors.Join(killed.lock.Close(), f.Close(), s.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -447,7 +447,7 @@ func TestALinkToADiskThatIsNotMountedStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	tr := newTrial(c, nil)
-	defer tr.end()
+	defer tr.cancel()
 	if _, err := tr.folders.get(); err == nil {
 		t.Error("a trial was made where there is no folder")
 	}
@@ -472,7 +472,7 @@ func TestTrialsKeepOffTheNetworksOfInstallations(t *testing.T) {
 
 func TestTrialsUseTheLastUsersOfTheRange(t *testing.T) {
 	tr := newTrial(config.Default(), nil)
-	defer tr.end()
+	defer tr.cancel()
 	pool, err := tr.poolOf(netip.MustParsePrefix("10.200.1.0/24"))
 	if err != nil {
 		t.Fatal(err)

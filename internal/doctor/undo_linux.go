@@ -28,28 +28,28 @@ func (t *trial) undo(ctx context.Context) error {
 
 // undoAll tries every step, also after an error. The folders go last, and only when nothing is mounted in them.
 func (t *trial) undoAll(ctx context.Context) error {
-	defer t.end()
-	if _, made := t.folders.end(); !made {
+	defer t.cancel()
+	if _, made := t.folders.seal(); !made {
 		return nil
 	}
 	var errs []error
 	note := func(err error) { errs = append(errs, err) }
-	if end, ok := t.gateway.end(); ok {
-		note(end())
+	if stop, ok := t.gateway.seal(); ok {
+		note(stop())
 	}
 	note(t.reap(ctx))
-	if r, ok := t.runtime.end(); ok {
+	if r, ok := t.runtime.seal(); ok {
 		note(r.Close())
 	}
-	if s, ok := t.browsers.end(); ok {
+	if s, ok := t.browsers.seal(); ok {
 		note(s.Close())
 	}
-	if s, ok := t.storage.end(); ok {
+	if s, ok := t.storage.seal(); ok {
 		note(s.Close())
 		note(s.Trees().Remove(filepath.Join(t.data, "templates", tiny, "rootfs")))
 	}
-	limiter, _ := t.limiter.end()
-	firewall, _ := t.firewall.end()
+	limiter, _ := t.limiter.seal()
+	firewall, _ := t.firewall.seal()
 	note(linux.Uninstall(ctx, t.options(), limiter, firewall))
 	note(t.removeFolders(ctx))
 	return errors.Join(errs...)
@@ -60,14 +60,14 @@ func (t *trial) undoAll(ctx context.Context) error {
 func (t *trial) reap(ctx context.Context) (err error) {
 	parts := jail.Parts{Storage: absent{}, Network: absent{}, Firewall: absentFirewall{}, Runtime: absent{}, Limiter: absent{}}
 	subnet := jail.DefaultSubnets()[0] // any will do where none was taken
-	if own, ok := t.pool.end(); ok {
+	if own, ok := t.pool.seal(); ok {
 		subnet = own.Subnet()
 	}
 	pool, err := jail.NewPool(subnet, 0)
 	if err != nil {
 		return err
 	}
-	if n, ok := t.network.end(); ok {
+	if n, ok := t.network.seal(); ok {
 		fresh, openErr := t.openNetwork(ctx, pool)
 		err = errors.Join(n.Close(ctx), openErr)
 		if openErr == nil {
@@ -75,17 +75,17 @@ func (t *trial) reap(ctx context.Context) (err error) {
 			defer func() { err = errors.Join(err, fresh.Close(ctx)) }()
 		}
 	}
-	if f, ok := t.firewall.end(); ok {
+	if f, ok := t.firewall.seal(); ok {
 		parts.Firewall = f
 	}
-	if l, ok := t.limiter.end(); ok {
+	if l, ok := t.limiter.seal(); ok {
 		parts.Limiter = l
 	}
-	if r, ok := t.runtime.end(); ok {
+	if r, ok := t.runtime.seal(); ok {
 		parts.Runtime = r
 	}
 	for _, p := range []*part[*linux.Storage]{&t.storage, &t.browsers} {
-		if s, ok := p.end(); ok {
+		if s, ok := p.seal(); ok {
 			parts.Storage = s // either sees what both have cloned
 		}
 	}
@@ -168,7 +168,7 @@ func sweep(ctx context.Context, c config.Config, log *slog.Logger) error {
 // sweepOne opens the parts of an abandoned trial as they were, which makes them see what it left, and undoes it.
 func sweepOne(ctx context.Context, c config.Config, log *slog.Logger, id jail.Installation) (err error) {
 	t := newTrial(c, log)
-	defer t.end()
+	defer t.cancel()
 	t.id = id
 	t.data, t.run = filepath.Join(c.DataDir, trialPrefix+string(id)), filepath.Join(c.RunDir, trialPrefix+string(id))
 	// It was killed between making its folder and locking it, when there is no such file; then it has nothing else.

@@ -20,7 +20,7 @@ const (
 	longestKeyFile = 64 << 10
 )
 
-// keyFile is the file of a Keyring: keys in the order of their age, the newest first. It alone has a seed.
+// keyFile is the file of a Keyring: its keys, the newest first. Only the first one has a seed: it signs, and the others verify.
 type keyFile struct {
 	Version int            `json:"version"`
 	Keys    []keyFileEntry `json:"keys"`
@@ -52,7 +52,7 @@ func readKeys(path string) (keys []key, info fs.FileInfo, err error) {
 		if refused.Why == keyfile.Strange {
 			return nil, nil, problem.New(problem.BadConfig, "give it to the user that clawjail runs as", "the file of the grant keys %s is %s", path, refused.What())
 		}
-		return nil, nil, errOpen(path, refused.What())
+		return nil, nil, errExposed(path, refused.What())
 	}
 	if err != nil {
 		return nil, nil, err
@@ -64,7 +64,7 @@ func readKeys(path string) (keys []key, info fs.FileInfo, err error) {
 	return keys, info, nil
 }
 
-func errOpen(path, mode string) error {
+func errExposed(path, mode string) error {
 	return problem.New(problem.BadConfig,
 		"remove it: a new one is made on the next start, and grants that have not been used are void then, also those that somebody else has made with it",
 		"the file of the grant keys %s is %s; it must be a file of mode 0600, because whoever reads it can sign grants", path, mode)

@@ -21,7 +21,7 @@ const (
 // Unit is one service of the machine's service manager.
 type Unit struct {
 	Name    string `json:"name"`
-	State   string `json:"state" doc:"active, inactive, failed, activating, masked or not installed"`
+	State   string `json:"state" doc:"active, inactive, failed, failing (it does not start, and systemd tries it again), masked, not installed, or another ActiveState of systemd"`
 	Enabled bool   `json:"enabled" doc:"whether it starts with the machine"`
 }
 
@@ -63,20 +63,7 @@ func Local(ctx context.Context, o LocalOptions) Status {
 			Hint: "Set CLAWJAIL_KEY to one of yours, or run it as root.", Command: "sudo clawjail status"}
 	}
 	for _, u := range out.Units {
-		switch {
-		case u.State == "failed":
-			attention = append(attention, Attention{Code: UnitStopped, Level: Failed, Sentence: "The service " + u.Name + " has failed.", Hint: "See what it said last.",
-				Command: "sudo journalctl -u " + u.Name + " -n 30"})
-		case u.State == Masked:
-			attention = append(attention, Attention{Code: UnitStopped, Level: Failed, Sentence: "The service " + u.Name + " is masked: systemd does not start it.",
-				Hint: "Unmask it, and start it.", Command: unmask(u.Name)})
-		case u.State == Failing:
-			attention = append(attention, Attention{Code: UnitStopped, Level: Failed, Sentence: "The service " + u.Name + " does not start; systemd tries it again and again.",
-				Hint: "See what it says.", Command: "sudo journalctl -u " + u.Name + " -n 30"})
-		case u.State != "active" && u.State != notInstalled && u.Enabled:
-			attention = append(attention, Attention{Code: UnitStopped, Level: Failed, Sentence: "The service " + u.Name + " is " + u.State + ".", Hint: "Start it.",
-				Command: "sudo systemctl start " + u.Name})
-		}
+		attention = append(attention, u.attention()...)
 	}
 	switch _, err := os.Stat(filepath.Join(o.Config.RunDir, "hostd.sock")); {
 	case m.Reachable:
@@ -93,6 +80,25 @@ func Local(ctx context.Context, o LocalOptions) Status {
 	out.Attention = listed(attention)
 	out.Level = worst(out.Attention)
 	return out
+}
+
+// attention is what is wrong with a service, if anything is.
+func (u Unit) attention() []Attention {
+	journal := "sudo journalctl -u " + u.Name + " -n 30"
+	stopped := func(how, hint, command string) []Attention {
+		return []Attention{{Code: UnitStopped, Level: Failed, Sentence: "The service " + u.Name + " " + how, Hint: hint, Command: command}}
+	}
+	switch {
+	case u.State == "failed":
+		return stopped("has failed.", "See what it said last.", journal)
+	case u.State == Masked:
+		return stopped("is masked: systemd does not start it.", "Unmask it, and start it.", unmask(u.Name))
+	case u.State == Failing:
+		return stopped("does not start; systemd tries it again and again.", "See what it says.", journal)
+	case u.State != "active" && u.State != notInstalled && u.Enabled:
+		return stopped("is "+u.State+".", "Start it.", "sudo systemctl start "+u.Name)
+	}
+	return nil
 }
 
 const notInstalled = "not installed"
@@ -129,7 +135,7 @@ func Units(ctx context.Context, systemd string, command func(ctx context.Context
 	for _, name := range []string{HostUnit, ControlUnit} {
 		text, err := command(ctx, "systemctl", "show", name, "--property=LoadState,ActiveState,SubState,UnitFileState")
 		if err != nil {
-			return nil // there is no host daemon to ask
+			return nil // of neither anything is said
 		}
 		said := map[string]string{}
 		for line := range strings.Lines(text) {

@@ -145,6 +145,15 @@ type step struct {
 	op browser.Operation
 }
 
+// stepArguments are those of a step, beside what it does.
+func stepArguments[T any](raw []byte) (T, error) {
+	a, err := arguments[struct {
+		Do string `json:"do"`
+		Of T      `json:",inline"`
+	}](raw)
+	return a.Of, err
+}
+
 // stepOf reads one step of a task: what to do, and the arguments of that.
 func stepOf(raw jsontext.Value) (step, error) {
 	var head struct {
@@ -153,72 +162,45 @@ func stepOf(raw jsontext.Value) (step, error) {
 	if err := json.Unmarshal(raw, &head); err != nil {
 		return step{}, problem.New(problem.BadRequest, "", "the step is not an object with do")
 	}
-	type do struct {
-		Do string `json:"do"`
-	}
 	switch head.Do {
 	case "navigate":
-		a, err := arguments[struct {
-			do
-			browser.Navigate
-		}](raw)
-		return step{head.Do, a.Navigate}, err
+		a, err := stepArguments[browser.Navigate](raw)
+		return step{head.Do, a}, err
 	case "open":
-		a, err := arguments[struct {
-			do
-			browser.OpenTab
-		}](raw)
-		return step{head.Do, a.OpenTab}, err
+		a, err := stepArguments[browser.OpenTab](raw)
+		return step{head.Do, a}, err
 	case "snapshot":
-		a, err := arguments[struct {
-			do
-			browser.Snapshot
-		}](raw)
-		return step{head.Do, short(a.Snapshot)}, err
+		a, err := stepArguments[browser.Snapshot](raw)
+		return step{head.Do, short(a)}, err
 	case "screenshot":
-		a, err := arguments[struct {
-			do
-			browser.Screenshot
-		}](raw)
-		return step{head.Do, small(a.Screenshot)}, err
+		a, err := stepArguments[browser.Screenshot](raw)
+		return step{head.Do, small(a)}, err
 	case "query":
-		a, err := arguments[struct {
-			do
-			browser.Query
-		}](raw)
-		return step{head.Do, a.Query}, err
+		a, err := stepArguments[browser.Query](raw)
+		return step{head.Do, a}, err
 	case "eval":
-		a, err := arguments[struct {
-			do
-			browser.Eval
-		}](raw)
-		return step{head.Do, a.Eval}, err
+		a, err := stepArguments[browser.Eval](raw)
+		return step{head.Do, a}, err
 	case "text":
-		a, err := arguments[struct {
-			do
-			browser.DOM
-		}](raw)
-		if a.DOM.Format == "" {
-			a.DOM.Format = "text"
+		a, err := stepArguments[browser.DOM](raw)
+		if a.Format == "" {
+			a.Format = "text"
 		}
-		if a.DOM.MaxChars == 0 {
-			a.DOM.MaxChars = maxStepChars
+		if a.MaxChars == 0 {
+			a.MaxChars = maxStepChars
 		}
-		return step{head.Do, a.DOM}, err
+		return step{head.Do, a}, err
 	case "":
 		return step{}, problem.New(problem.BadRequest, stepHint, "the step does not say what to do")
 	}
-	a, err := arguments[struct {
-		do
-		browser.Act
-	}](raw)
+	a, err := stepArguments[browser.Act](raw)
 	if err != nil {
 		return step{}, err
 	}
 	if head.Do != "act" {
-		a.Act.Kind = head.Do
+		a.Kind = head.Do
 	}
-	return step{a.Act.Kind, a.Act}, nil
+	return step{a.Kind, a}, nil
 }
 
 const stepHint = `do is navigate, open, snapshot, screenshot, query, text, eval, or a kind of browser_act: {"do":"click","selector":"#go"}`

@@ -26,7 +26,8 @@ type queue struct {
 func newQueue() *queue { return &queue{changed: wake.New()} }
 
 // push adds an input. A move takes the place of the move before it, which nobody needs any more. When too many wait, the oldest
-// goes that is missed least; the code is rate_limited when all would be missed: a key that never goes up, say.
+// goes that is missed least. The code is rate_limited when all would be missed, such as a key that never goes up, or when texts of more
+// than maxWaiting bytes would wait. A text that is alone is taken whatever its size.
 func (q *queue) push(in browser.LiveInput) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -72,7 +72,7 @@ func (r Route) request(ctx context.Context, base *url.URL, path string, op brows
 	var body io.Reader
 	kind := ""
 	if r.Raw {
-		kind = unknown
+		kind = unknownType
 		if put, ok := reflect.Indirect(reflect.ValueOf(op)).Interface().(browser.PutFile); ok {
 			body = bytes.NewReader(put.Data)
 		}

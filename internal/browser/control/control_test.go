@@ -322,12 +322,12 @@ func TestAPictureIsAnAddressOrItself(t *testing.T) {
 func TestAFileIsSavedAndNeverShown(t *testing.T) {
 	for _, test := range [][4]string{ // name and type, and how they are written
 		{"a.txt", "text/plain", `attachment; filename=a.txt`, "text/plain; charset=utf-8"},
-		{"a.html", "text/html", `attachment; filename=a.html`, unknown},
-		{"a.svg", "image/svg+xml", `attachment; filename=a.svg`, unknown},
-		{"a.xml", "application/xhtml+xml", `attachment; filename=a.xml`, unknown},
-		{"a.js", "text/javascript", `attachment; filename=a.js`, unknown},
-		{"x", "multipart/x-mixed-replace; boundary=a", `attachment; filename=x`, unknown},
-		{"x", "image/png\r\nX-Evil: 1", `attachment; filename=x`, unknown},
+		{"a.html", "text/html", `attachment; filename=a.html`, unknownType},
+		{"a.svg", "image/svg+xml", `attachment; filename=a.svg`, unknownType},
+		{"a.xml", "application/xhtml+xml", `attachment; filename=a.xml`, unknownType},
+		{"a.js", "text/javascript", `attachment; filename=a.js`, unknownType},
+		{"x", "multipart/x-mixed-replace; boundary=a", `attachment; filename=x`, unknownType},
+		{"x", "image/png\r\nX-Evil: 1", `attachment; filename=x`, unknownType},
 		{"../../etc/passwd", "image/png", `attachment; filename=passwd`, "image/png"},
 		{`..\..\boot.ini`, "image/png", `attachment; filename=boot.ini`, "image/png"},
 		{"..", "image/png", `attachment`, "image/png"},

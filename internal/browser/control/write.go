@@ -20,11 +20,11 @@ type Picture struct {
 	MediaURL string `json:"mediaUrl"`
 }
 
-// PDF and unknown are kinds of content.
+// Types of content that is sent. unknownType is for files that a browser must not open.
 const (
-	jsonType = "application/json"
-	pdfType  = "application/pdf"
-	unknown  = "application/octet-stream"
+	jsonType    = "application/json"
+	pdfType     = "application/pdf"
+	unknownType = "application/octet-stream"
 )
 
 // Write answers a request with the result of its operation: as JSON, as a picture where the request is a GET or accepts
@@ -95,7 +95,7 @@ func safeType(kind string) string {
 	case err == nil && kind == "text/plain":
 		return "text/plain; charset=utf-8"
 	}
-	return unknown
+	return unknownType
 }
 
 func writeJSON(w http.ResponseWriter, result any) error {

@@ -17,11 +17,11 @@ func (a *agent) adopt(ctx context.Context, w wanted) error {
 	}
 	last := a.k.files.running(a.key)
 	current := last.Generation == w.Generation && last.Boot == a.k.Boot
-	wanted := current && !w.Stopped && w.Dropping == nil
+	adoptable := current && !w.Stopped && w.Dropping == nil
 	var mine *jail.Status
 	var errs []error
 	for i, st := range there {
-		if wanted && mine == nil && st.Name == last.Jail && (st.State == jail.StateStarted || st.State == jail.StateReady) {
+		if adoptable && mine == nil && st.Name == last.Jail && (st.State == jail.StateStarted || st.State == jail.StateReady) {
 			mine = &there[i]
 			continue
 		}
@@ -41,7 +41,7 @@ func (a *agent) adopt(ctx context.Context, w wanted) error {
 	if current && !stale {
 		a.status.Restarts, a.status.Crashes, a.status.Exit = last.Restarts, last.Crashes, last.Exit
 	}
-	if mine == nil && wanted && !stale && last.Exit != nil && !startsAgain(w.Restart, *last.Exit, w.Spec.Limits) {
+	if mine == nil && adoptable && !stale && last.Exit != nil && !startsAgain(w.Restart, *last.Exit, w.Spec.Limits) {
 		a.rest = true // it has ended since the host was started, and stays so
 	}
 	a.k.mu.Unlock()
@@ -155,6 +155,7 @@ func (k *Keeper) sweep() {
 	}
 }
 
+// sweepOne ends the stray jails of a driver. A jail that cannot be ended is logged, and tried again with the next sweep.
 func (k *Keeper) sweepOne(ctx context.Context, containers bool) error {
 	kept, err := k.listKept(ctx, containers)
 	if err != nil {
@@ -170,14 +171,13 @@ func (k *Keeper) sweepOne(ctx context.Context, containers bool) error {
 		}
 	}
 	k.mu.Unlock()
-	errs := make([]error, len(stray))
 	eachOf(stray, func(n *jail.Name) {
 		k.Log.Warn("end a jail that nobody declared", "jail", *n)
 		if err := k.destroy(ctx, *n); err != nil {
 			k.Log.Error("end a jail that nobody declared", "jail", *n, "error", err)
 		}
 	})
-	return errors.Join(errs...)
+	return nil
 }
 
 // isStray says whether a jail that was listed a moment ago belongs to no agent. One of an agent was claimed before it came into these states, and
