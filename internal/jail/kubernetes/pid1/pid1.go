@@ -19,6 +19,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/libp2p/go-yamux/v5"
 
@@ -94,6 +95,9 @@ func Serve(ctx context.Context, o Options) int {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGCHLD, syscall.SIGTERM, syscall.SIGINT)
 	signal.Notify(make(chan os.Signal, 1), others()...)
+	if err := ignoreLibrarySignals(); err != nil {
+		return o.fail(ExitFailed, err)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	lost := make(chan error, 1)
@@ -140,6 +144,20 @@ func others() (all []os.Signal) {
 		}
 	}
 	return all
+}
+
+// ignoreLibrarySignals ignores the two signals of C libraries that Go leaves alone: [signal.Notify] and [signal.Ignore] do nothing for them. A
+// first process with the default action is killed after all when such a signal arrives while the main thread blocks signals, as it does
+// when it forks. Programs inherit that, and their libraries replace it when they use these signals.
+func ignoreLibrarySignals() error {
+	const ignore, maskSize = 1, 8
+	action := [8]uint64{ignore} // a sigaction of the kernel begins with the handler, and is shorter
+	for _, n := range []uintptr{32, 34} {
+		if _, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, n, uintptr(unsafe.Pointer(&action)), 0, maskSize, 0, 0); errno != 0 {
+			return os.NewSyscallError("rt_sigaction", errno)
+		}
+	}
+	return nil
 }
 
 // fail says what is wrong, and returns the status that this process ends with.

@@ -272,13 +272,15 @@ func TestProgramsCannotHarmTheFirstProcess(t *testing.T) {
 	s, p := w.prepared()
 	w.mustRun(p, shell(`exec sleep 1000`, true))
 	for script, want := range map[string]string{
-		`for s in KILL STOP SEGV ABRT QUIT HUP TRAP USR1 PIPE ALRM SYS 34 64; do kill -$s 1; done; echo sent`: "sent\n0",
-		`cat /proc/1/environ 2>&1 | grep -c denied`:                                                           "1\n0",
-		`cat /proc/1/mem 2>&1 | grep -c denied`:                                                               "1\n0",
-		`ls /proc/1/fd 2>&1 | grep -c denied`:                                                                 "1\n0",
-		`(echo x >/proc/1/comm) 2>&1 | grep -c denied`:                                                        "1\n0",
-		`cat /proc/1/comm`:       "shim\n0",
-		`ls /proc/$$/fd | wc -l`: "3\n0", // of one's own they can be listed
+		`for s in KILL STOP SEGV ABRT QUIT HUP TRAP USR1 PIPE ALRM SYS 32 33 34 64; do kill -$s 1; done; echo sent`: "sent\n0",
+		`cat /proc/1/environ 2>&1 | grep -c denied`:                                                                 "1\n0",
+		`cat /proc/1/mem 2>&1 | grep -c denied`:                                                                     "1\n0",
+		`ls /proc/1/fd 2>&1 | grep -c denied`:                                                                       "1\n0",
+		`(echo x >/proc/1/comm) 2>&1 | grep -c denied`:                                                              "1\n0",
+		// No signal but KILL and STOP has the default action, which is fatal when it comes at the wrong moment.
+		`grep -E 'Sig(Ign|Cgt)' /proc/1/status`: "SigIgn:\t0000000280000000\nSigCgt:\tfffffffd7ffbfeff\n0",
+		`cat /proc/1/comm`:                      "shim\n0",
+		`ls /proc/$$/fd; true`:                  "0\n1\n2\n0", // of one's own they can be listed; a pipe would be one more
 	} {
 		if got := w.says(p, script); got != want {
 			t.Errorf("%s: %q, want %q", script, got, want)
