@@ -134,6 +134,26 @@ func (b *bench) memory(ctx context.Context) {
 	}
 	daemons, _ := x.processes()
 	b.result.Value("memory: host daemon and control plane, RSS", "MB", megabytes(daemons, "status", "VmRSS:")).AtMost(80)
+	b.idleDaemons(daemons)
+}
+
+// idleDaemons measures what each daemon uses without a session, for long enough to see a look of the host daemon at its
+// templates.
+func (b *bench) idleDaemons(daemons []string) {
+	const span = 2 * time.Minute
+	before := make([]float64, len(daemons))
+	for i := range daemons {
+		before[i] = ticks(daemons[i : i+1])
+	}
+	time.Sleep(span)
+	for i, dir := range daemons {
+		used := (ticks(daemons[i:i+1]) - before[i]) / span.Seconds()
+		if strings.Contains(string(must(os.ReadFile(filepath.Join(dir, "cmdline")))), "\x00hostd\x00") {
+			b.result.Value("idle: host daemon", "% of a core", used).AtMost(0.3)
+		} else {
+			b.result.Value("idle: control plane", "% of a core", used)
+		}
+	}
 }
 
 // processes are the folders in /proc of both daemons, without the supervisor, and of all that is in the instance's jails.

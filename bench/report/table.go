@@ -27,7 +27,7 @@ func (r *Run) ordered() []string {
 	for _, c := range r.Comparisons {
 		delete(peers, c.Name) // it is compared itself
 	}
-	order := []string{"start", "close", "load", "memory", "growth", "clones", "network", "hostd", "drive", "snapshot", "arena", "console",
+	order := []string{"start", "close", "load", "memory", "idle", "growth", "clones", "network", "hostd", "drive", "snapshot", "arena", "console",
 		"gateway", "identity", "agents", "spawn", "templates"} // others follow
 	key := func(name string) string {
 		subject, what := subject(name)

@@ -78,7 +78,7 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 	return o.withParts(ctx, func(in Installation, pool *jail.Pool, parts Parts, journal jail.Journal) (err error) {
 		// Every session has a Wait, and the warm pool's browsers have one too.
 		sessions := o.Config.Sessions.Max + o.Config.WarmPool.Size
-		dog := &watchdog{list: o.Templates, verify: o.VerifyTemplate, every: watchEvery, log: o.Log, bad: map[string]error{}}
+		dog := &watchdog{list: o.Templates, verify: o.VerifyTemplate, log: o.Log, bad: map[string]error{}}
 		memory, err := quota.DeclaredMemory(o.Config.Quotas)
 		if err != nil {
 			return err

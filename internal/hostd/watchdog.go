@@ -7,15 +7,21 @@ import (
 	"time"
 )
 
-// watchEvery is how often the templates are looked at.
-const watchEvery = time.Minute
+const (
+	// watchEvery is the pause between two looks at all templates.
+	watchEvery = time.Minute
+	// watchShare makes the pause longer on a machine with many or slow files: a look takes at most one part in so many of
+	// the time.
+	watchShare = 1000
+	// watchRarely is the longest pause.
+	watchRarely = 10 * time.Minute
+)
 
 // watchdog keeps jails from being made of a template that was changed: it looks at every template when the host daemon
-// starts and then every minute. Jails that exist are left alone: what they are made of was right when they were made.
+// starts and then again and again. Jails that exist are left alone: what they are made of was right when they were made.
 type watchdog struct {
 	list   func(ctx context.Context) ([]Template, error)
 	verify func(ctx context.Context, name string) error
-	every  time.Duration
 	log    *slog.Logger
 
 	mu  sync.Mutex
@@ -24,16 +30,20 @@ type watchdog struct {
 
 // run looks at the templates until the context ends.
 func (w *watchdog) run(ctx context.Context) {
-	tick := time.NewTicker(w.every)
-	defer tick.Stop()
 	for {
+		began := time.Now()
 		w.lookAtAll(ctx)
 		select {
-		case <-tick.C:
+		case <-time.After(pauseAfter(time.Since(began))):
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// pauseAfter is the pause after a look that took so long.
+func pauseAfter(took time.Duration) time.Duration {
+	return min(max(watchEvery, watchShare*took), watchRarely)
 }
 
 func (w *watchdog) lookAtAll(ctx context.Context) {

@@ -18,7 +18,7 @@ func TestNoJailIsMadeOfATemplateThatWasChangedUntilItIsBuiltAnew(t *testing.T) {
 		w := &watchdog{
 			list:   func(context.Context) ([]Template, error) { return []Template{{Name: "browser"}}, nil },
 			verify: func(context.Context, string) error { mu.Lock(); defer mu.Unlock(); return state },
-			every:  time.Minute, log: slog.New(slog.DiscardHandler), bad: map[string]error{},
+			log:    slog.New(slog.DiscardHandler), bad: map[string]error{},
 		}
 		err := w.watching(t.Context(), func() error {
 			synctest.Wait()
@@ -42,6 +42,36 @@ func TestNoJailIsMadeOfATemplateThatWasChangedUntilItIsBuiltAnew(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+func TestLooksAtTemplatesTakeAThousandthOfTheTime(t *testing.T) {
+	for _, c := range []struct{ took, pause time.Duration }{
+		{0, time.Minute},
+		{60 * time.Millisecond, time.Minute},
+		{200 * time.Millisecond, 200 * time.Second},
+		{time.Hour, 10 * time.Minute},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var looks []time.Time
+			w := &watchdog{
+				list: func(context.Context) ([]Template, error) { return []Template{{Name: "browser"}}, nil },
+				verify: func(context.Context, string) error {
+					looks = append(looks, time.Now())
+					time.Sleep(c.took)
+					return nil
+				},
+				log: slog.New(slog.DiscardHandler), bad: map[string]error{},
+			}
+			err := w.watching(t.Context(), func() error {
+				time.Sleep(2*c.took + c.pause)
+				synctest.Wait()
+				return nil
+			})
+			if err != nil || len(looks) != 2 || looks[1].Sub(looks[0]) != c.took+c.pause {
+				t.Errorf("looks of %v are at %v, %v; want pauses of %v", c.took, looks, err, c.pause)
+			}
+		})
+	}
 }
 
 func TestAnInterruptedLookSaysNothingAboutATemplate(t *testing.T) {
