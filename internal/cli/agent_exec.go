@@ -42,7 +42,7 @@ func newAgentExec(p *program) *cobra.Command {
 		},
 	}
 	cmd.Flags().SetInterspersed(false) // what comes behind the name is the program's
-	cmd.Flags().StringArrayVar(&env, "env", nil, "a variable for it, as NAME=VALUE (can be repeated)")
+	cmd.Flags().StringArrayVar(&env, "env", nil, "variable for it, as `NAME=VALUE`")
 	cmd.Flags().StringVar(&request.Dir, "dir", "", "the working `directory`, inside the jail")
 	p.tenantFlag(cmd, &request.Tenant)
 	return cmd

@@ -124,7 +124,7 @@ func newAgentTools(p *program) *cobra.Command {
 	whose.add(p, cmd)
 	f := cmd.Flags()
 	f.StringVar(&set, "set", "", "`file` with the whole list, as JSON: [{url, methods, services}]; - is standard input")
-	f.StringArrayVar(&add, "add", nil, "one more tool, as `'METHODS URL'`; may be repeated")
+	f.StringArrayVar(&add, "add", nil, "one more tool, as `'METHODS URL'`")
 	f.StringSliceVar(&services, "service", nil, "`names` of services whose credentials the tools of --add may use (default none: for requests without a credential)")
 	f.BoolVar(&clear, "clear", false, "allow nothing")
 	f.BoolVar(&inherit, "inherit", false, "remove the list: what the tenant's agents may")
@@ -264,7 +264,7 @@ func newAgentLimits(p *program) *cobra.Command {
 const mcpFlag = "mcp"
 
 func (p *program) serversFlag(cmd *cobra.Command, names *[]string) {
-	cmd.Flags().StringSliceVar(names, mcpFlag, nil, "`name` of an MCP server whose tools are offered; may be repeated")
+	cmd.Flags().StringSliceVar(names, mcpFlag, nil, "`name` of an MCP server whose tools are offered")
 	p.completeFlag(cmd, mcpFlag, mcpServerNames)
 }
 
@@ -325,7 +325,7 @@ func limits() []limit {
 			func(s *egress.Settings) any { return &s.Mode }},
 		{"browser", `usage:"what the browsers may reach that it opens: rules are its own, open is the public web as well; empty leaves it to the wider setting" enum:"rules,open" is:"one"`,
 			func(s *egress.Settings) any { return &s.Browser }},
-		{mcpFlag, `usage:"name of an MCP server whose tools are offered; may be repeated" value:"name" complete:"mcp servers"`, func(s *egress.Settings) any { return &s.MCP }},
+		{mcpFlag, `usage:"name of an MCP server whose tools are offered" value:"name" complete:"mcp servers"`, func(s *egress.Settings) any { return &s.MCP }},
 		{"hold", `usage:"how long a request that no rule allows waits for an operator, such as 2m; 0s does not" is:"duration"`, func(s *egress.Settings) any { return &s.Hold }},
 	}
 }

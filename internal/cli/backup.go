@@ -107,7 +107,7 @@ func newBackupCommand(p *program) *cobra.Command {
 	f.BoolVar(&b.options.AgentState, "agent-state", false, "with what agents keep in /state; clawjail must be stopped")
 	f.BoolVar(&b.options.WithKey, "with-key", false, "with the vault's key; encrypt the file then")
 	f.StringVar(&b.key, "key", "", "write the vault's key into this `file`")
-	f.StringArrayVar(&b.options.Keys.Recipients, "recipient", nil, "encrypt it for this public `key` of age; may be repeated")
+	f.StringArrayVar(&b.options.Keys.Recipients, "recipient", nil, "encrypt it for this public `key` of age")
 	f.BoolVar(&b.options.WithoutDatabase, "without-database", false, "leave a PostgreSQL database to its own tools")
 	f.BoolVar(&b.check, "check", false, "read the backup FILE instead, and verify all that is in it")
 	b.open.flags(cmd)

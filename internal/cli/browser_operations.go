@@ -325,7 +325,7 @@ func browserActs() []browserCommand {
 				f.BoolVar(&op.Slowly, "slowly", false, "type: one key after the other")
 				f.BoolVar(&op.Double, "double", false, "click: twice")
 				f.StringVar(&op.Button, "button", "", "click: left, right or middle")
-				f.StringSliceVar(&op.Modifiers, "modifiers", nil, "click: Alt, Control, ControlOrMeta, Meta, Shift")
+				f.StringSliceVar(&op.Modifiers, "modifiers", nil, "click: `keys` that are held: Alt, Control, ControlOrMeta, Meta, Shift")
 				f.StringVar(&op.Fn, "fn", "", "evaluate: a JavaScript `function`")
 				complete(cmd, "button", "left", "right", "middle")
 				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long it may take, such as 10s")

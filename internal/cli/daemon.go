@@ -29,37 +29,26 @@ func newHostdCommand(p *program) *cobra.Command {
 runs as its own user. Jails outlive a restart of the host daemon; those of sessions end when the control plane is gone.`,
 		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := needRoot(cmd); err != nil {
-				return err
-			}
-			c, _, err := p.trusted() // before Harden: the path may be relative
+			o, _, err := p.onHost(cmd) // before Harden: the path may be relative
 			if err != nil {
 				return err
 			}
-			log, err := logger(c.Log, cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			notify := hostd.Notifier(os.Getenv("NOTIFY_SOCKET"))
+			o.Notify, o.EndJails = hostd.Notifier(os.Getenv("NOTIFY_SOCKET")), endJails
 			if err := hostd.Harden(); err != nil {
 				return err
 			}
-			templates, err := p.templatesOf(c)
+			templates, err := p.templatesOf(o.Config)
 			if err != nil {
 				return err
 			}
-			o := hostd.RunOptions{
-				Config: c, Substrate: hostd.ThisHost(), EndJails: endJails, Version: p.version,
-				Templates: func(ctx context.Context) ([]hostd.Template, error) { return listTemplates(ctx, templates) },
-				VerifyTemplate: func(ctx context.Context, name string) error {
-					_, err := templates.Verify(ctx, name, template.VerifyOptions{Quick: true})
-					return err
-				},
-				Log: log, Now: p.now, Notify: notify,
+			o.Templates = func(ctx context.Context) ([]hostd.Template, error) { return listTemplates(ctx, templates) }
+			o.VerifyTemplate = func(ctx context.Context, name string) error {
+				_, err := templates.Verify(ctx, name, template.VerifyOptions{Quick: true})
+				return err
 			}
-			if images := c.Kubernetes.Images; c.Kubernetes.On() {
+			if kubernetes := o.Config.Kubernetes; kubernetes.On() {
 				o.VerifyTemplate = nil // nothing of them is on this machine
-				o.Templates = func(context.Context) ([]hostd.Template, error) { return templatesOfImages(images), nil }
+				o.Templates = func(context.Context) ([]hostd.Template, error) { return templatesOfImages(kubernetes.Images), nil }
 			}
 			return hostd.Run(cmd.Context(), o)
 		},
@@ -122,6 +111,19 @@ func programsOf(t template.Template) map[string]hostd.TemplateProgram {
 		programs[name] = hostd.TemplateProgram{Path: p.Path, Args: p.Args, Version: p.Version}
 	}
 	return programs
+}
+
+// onHost is what a command of root's works with on this machine, and the path of its configuration.
+func (p *program) onHost(cmd *cobra.Command) (o hostd.RunOptions, path string, err error) {
+	if err := needRoot(cmd); err != nil {
+		return o, "", err
+	}
+	if o.Config, path, err = p.trusted(); err != nil {
+		return o, "", err
+	}
+	o.Substrate, o.Version, o.Now = hostd.ThisHost(), p.version, p.now
+	o.Log, err = logger(o.Config.Log, cmd.ErrOrStderr())
+	return o, path, err
 }
 
 // trusted reads the configuration for a process with root's rights, and says by which path.

@@ -72,7 +72,7 @@ func newCookiesImport(p *program) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&i.domains, "domain", nil, "`domain` whose cookies to store, such as example.com; may be repeated")
+	f.StringSliceVar(&i.domains, "domain", nil, "`domain` whose cookies to store, such as example.com")
 	p.tenantFlag(cmd, &i.tenant)
 	values = &given{p: p, cmd: cmd}
 	values.add(reflect.ValueOf(&i.rules).Elem())

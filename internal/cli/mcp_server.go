@@ -92,11 +92,11 @@ func newMCPServerAdd(p *program) *cobra.Command {
 	p.templateFlag(cmd)
 	of.flags(cmd)
 	f := cmd.Flags()
-	f.StringArrayVar(&env, "env", nil, "variable of its environment, as `NAME=VALUE`; may be repeated")
-	f.StringArrayVar(&secrets, "secret", nil, "secret of the vault, as `[env:]NAME=SECRET`; may be repeated")
-	f.StringArrayVar(&tools, "tool", nil, "`name` or pattern of tools that are offered, such as 'read_*'; may be repeated (default all)")
+	f.StringArrayVar(&env, "env", nil, "variable of its environment, as `NAME=VALUE`")
+	f.StringArrayVar(&secrets, "secret", nil, "secret of the vault, as `[env:]NAME=SECRET`")
+	f.StringArrayVar(&tools, "tool", nil, "`name` or pattern of tools that are offered, such as 'read_*' (default all)")
 	f.BoolVar(&noTools, "no-tools", false, "offer none of its tools")
-	f.StringArrayVar(&mounts, "mount", nil, "folder of the host, beneath workspace_roots, as `SOURCE:TARGET[:ro]`; may be repeated")
+	f.StringArrayVar(&mounts, "mount", nil, "folder of the host, beneath workspace_roots, as `SOURCE:TARGET[:ro]`")
 	f.BoolVar(&asJSON, "json", false, "print the server as JSON")
 	return cmd
 }

@@ -82,7 +82,22 @@ func New(version string, beside ...controlplane.Beside) *cobra.Command {
 		newRulesCommand(p), newServiceCommand(p), newProviderCommand(p), newAccessCommand(p), described(p, op.ListUsage()),
 		newRelayCommand(p), newBackupCommand(p), newRestoreCommand(p), newUninstallCommand(p), newSupportBundleCommand(p), newVersionCommand(p),
 	)
+	sayLists(root)
 	return root
+}
+
+// sayLists has the help of every flag that takes several values say how: texts that are words are parted by commas as well.
+func sayLists(cmd *cobra.Command) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		how := map[string]string{"stringArray": "; may be repeated", "stringSlice": "; may be repeated, or be a list with commas"}[f.Value.Type()]
+		text, rest, found := strings.Cut(f.Usage, " (default ")
+		if f.Usage = text + how; found {
+			f.Usage += " (default " + rest
+		}
+	})
+	for _, c := range cmd.Commands() {
+		sayLists(c)
+	}
 }
 
 // Main runs the command line and returns the exit status.

@@ -56,7 +56,7 @@ func newRunTaskCommand(p *program) *cobra.Command {
 	f.Int64Var(&request.MaxTokens, "max-tokens", 0, fmt.Sprintf("`number` of tokens, in and out (default %d)", task.DefaultTokens))
 	f.StringVar(&request.Timeout, "timeout", "", "how long all of it may take, such as 10m, at most 30m (default 5m)")
 	f.StringVar(&request.CredentialMode, "mode", "", "clean (the default), or operator: with accounts")
-	f.StringSliceVar(&request.Domains, "domain", nil, "`domain` whose account the session has; may be repeated")
+	f.StringSliceVar(&request.Domains, "domain", nil, "`domain` whose account the session has")
 	f.StringVar(&token, "grant", "", "`token` of the grant, - for standard input; better put it into $"+grantVariable)
 	f.StringVar(&request.Browser, "browser", "", "`build` of Chromium: shell (the default) or full")
 	f.StringVar(&request.Label, "label", "", "`text` to recognise the session by")

@@ -61,7 +61,7 @@ func newSecretSet(p *program) *cobra.Command {
 	p.tenantFlag(cmd, &name.Tenant)
 	cmd.Flags().StringVar(&name.Agent, "agent", "", "`name` of the agent whose secret it is; without it, it is for all agents of the tenant")
 	p.completeFlag(cmd, "agent", agentNames)
-	cmd.Flags().StringArrayVar(&origins, "origin", nil, "`origin` that it may go to, such as https://api.example.com, or jail for MCP servers; may be repeated")
+	cmd.Flags().StringArrayVar(&origins, "origin", nil, "`origin` that it may go to, such as https://api.example.com, or jail for MCP servers")
 	return cmd
 }
 

@@ -59,7 +59,7 @@ func newSupportBundleCommand(p *program) *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVar(&s.plain, "plain-names", false, "keep the names of hosts, people, tenants and agents")
 	f.IntVar(&s.lines, "lines", 1000, "`number` of lines of each log")
-	f.StringArrayVar(&s.logs, "log", nil, "`file` with a log of the daemons, where it is not in the journal; may be repeated")
+	f.StringArrayVar(&s.logs, "log", nil, "`file` with a log of the daemons, where it is not in the journal")
 	return cmd
 }
 

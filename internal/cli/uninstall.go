@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/hostd/supervisor"
 )
 
@@ -23,25 +22,17 @@ func newUninstallCommand(p *program) *cobra.Command {
 		Example: "  sudo clawjail uninstall --dry-run\n  sudo clawjail uninstall\n  sudo clawjail uninstall --data --yes",
 		Args:    arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := needRoot(cmd); err != nil {
-				return err
-			}
-			c, path, err := p.trusted()
-			if err != nil {
-				return err
-			}
-			log, err := logger(c.Log, cmd.ErrOrStderr())
+			host, path, err := p.onHost(cmd)
 			if err != nil {
 				return err
 			}
 			if data && !dryRun && !yes {
-				if err := confirm(cmd, "this removes "+c.DataDir+" with all keys, accounts, recordings, what agents have kept and their workspaces in it; it cannot be undone"); err != nil {
+				if err := confirm(cmd, "this removes "+host.Config.DataDir+" with all keys, accounts, recordings, what agents have kept and their workspaces in it; it cannot be undone"); err != nil {
 					return err
 				}
 			}
 			found, uninstallErr := supervisor.Uninstall(cmd.Context(), supervisor.UninstallOptions{
-				Host:       hostd.RunOptions{Config: c, Substrate: hostd.ThisHost(), Version: p.version, Log: log, Now: p.now},
-				ConfigPath: path, RemoveTemplates: func(ctx context.Context) error { return p.removeTemplates(ctx, cmd) }, Data: data, DryRun: dryRun,
+				Host: host, ConfigPath: path, RemoveTemplates: func(ctx context.Context) error { return p.removeTemplates(ctx, cmd) }, Data: data, DryRun: dryRun,
 			})
 			if uninstallErr != nil && len(found.Removed) == 0 {
 				return uninstallErr

@@ -29,14 +29,7 @@ FreeBSD. When it fails or is interrupted nothing of it stays, and nothing is sta
 		Example: "  sudo clawjail up\n  sudo clawjail up --no-build",
 		Args:    arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := needRoot(cmd); err != nil {
-				return err
-			}
-			c, path, err := p.trusted()
-			if err != nil {
-				return err
-			}
-			log, err := logger(c.Log, cmd.ErrOrStderr())
+			host, path, err := p.onHost(cmd)
 			if err != nil {
 				return err
 			}
@@ -44,18 +37,17 @@ FreeBSD. When it fails or is interrupted nothing of it stays, and nothing is sta
 			if err != nil {
 				return fmt.Errorf("find this program: %w", err)
 			}
-			host := hostd.RunOptions{Config: c, Substrate: hostd.ThisHost(), Version: p.version, Log: log, Now: p.now}
 			o := supervisor.UpOptions{
-				Config: c, ConfigPath: path, Executable: executable,
+				Config: host.Config, ConfigPath: path, Executable: executable,
 				Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
-				Log:         log,
-				ConsoleLink: p.linkForUp(cmd.OutOrStdout(), c),
+				Log:         host.Log,
+				ConsoleLink: p.linkForUp(cmd.OutOrStdout(), host.Config),
 				Notify:      hostd.Notifier(os.Getenv("NOTIFY_SOCKET")),
 				EndJails: func(ctx context.Context) error {
 					return hostd.Withdraw(ctx, host, hostd.WithdrawOptions{})
 				},
 			}
-			if !noBuild && !c.Kubernetes.On() {
+			if !noBuild && !host.Config.Kubernetes.On() {
 				o.Prepare = func(ctx context.Context) error {
 					_, err := p.ensureTemplate(ctx, cmd, session.DefaultTemplate, cmd.OutOrStdout())
 					return err

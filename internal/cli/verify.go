@@ -57,7 +57,7 @@ func newAuditVerify(p *program) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&v.export, "export", "", "`file` of clawjail audit export to verify here, without asking the control plane")
 	f.StringVar(&v.checkpoints, "checkpoints", "", "`file` of checkpoints (default that of the host daemon)")
-	f.StringArrayVar(&v.keys, "key", nil, "`file` with a public key of the log; may be repeated for older ones (default that of the control plane)")
+	f.StringArrayVar(&v.keys, "key", nil, "`file` with a public key of the log, and of older ones (default that of the control plane)")
 	f.StringVar(&v.asOf, "as-of", "", "`time` at which the export was begun, such as 2026-01-02T15:04:05Z; later checkpoints are left out")
 	f.BoolVar(&v.asJSON, "json", false, "print JSON")
 	return cmd

@@ -78,7 +78,7 @@ type RulesRequest struct {
 
 // CaptureRequest is the body that stores the cookies of a session's browser, one set for each domain.
 type CaptureRequest struct {
-	Domains []string `json:"domains" nullable:"false" doc:"registrable domains" flag:"domain" value:"domain" usage:"domain whose cookies to store; may be repeated" need:"whose cookies to store is missing: --domain example.com" example:"[\"example.com\"]"`
+	Domains []string `json:"domains" nullable:"false" doc:"registrable domains" flag:"domain" value:"domain" usage:"domain whose cookies to store" need:"whose cookies to store is missing: --domain example.com" example:"[\"example.com\"]"`
 	AccountRules
 }
 

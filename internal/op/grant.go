@@ -17,8 +17,8 @@ import (
 // GrantRequest is the body that issues a grant.
 type GrantRequest struct {
 	Tenant        string       `json:"tenant,omitempty" doc:"whose accounts it is for; the caller's own, or default, when it is left out" flag:"tenant"`
-	Domains       []string     `json:"domains" nullable:"false" doc:"registrable domains whose accounts a session may use" flag:"domain" value:"domain" usage:"domain whose accounts the session may use; may be repeated" need:"whose accounts it permits is missing: --domain example.com" complete:"accounts" example:"[\"example.com\"]"`
-	EgressDomains []string     `json:"egress_domains,omitempty" nullable:"false" doc:"other domains, or hosts, that it may reach" flag:"egress-domain" value:"domain" usage:"domain or host that the session may reach besides; may be repeated"`
+	Domains       []string     `json:"domains" nullable:"false" doc:"registrable domains whose accounts a session may use" flag:"domain" value:"domain" usage:"domain whose accounts the session may use" need:"whose accounts it permits is missing: --domain example.com" complete:"accounts" example:"[\"example.com\"]"`
+	EgressDomains []string     `json:"egress_domains,omitempty" nullable:"false" doc:"other domains, or hosts, that it may reach" flag:"egress-domain" value:"domain" usage:"domain or host that the session may reach besides"`
 	Access        grant.Access `json:"access,omitempty" enum:"tools,cdp" doc:"access of the session; tools is the default" flag:"access" usage:"access of the session: tools (the default), or cdp: scripts read what pages show and store, and cookies without HttpOnly; the jar and the headers are closed"`
 	TTL           string       `json:"ttl,omitempty" doc:"how long the grant is valid, such as 10m" flag:"ttl" usage:"how long the grant is valid, such as 10m (the default)" is:"duration"`
 	Origin        string       `json:"origin,omitempty" doc:"the only session that may use it" flag:"origin" value:"session" usage:"the only session that may use it" complete:"sessions"`

@@ -22,7 +22,7 @@ import (
 type MCPServerRequest struct {
 	Name    string                     `json:"name" doc:"1 to 20 of a-z, 0-9 and -" example:"files"`
 	Command []string                   `json:"command" nullable:"false" doc:"the program, by its absolute path in the jail, and its arguments" example:"[\"/bin/true\"]"`
-	Tenants []string                   `json:"tenants,omitempty" nullable:"false" doc:"tenants that may use the server; default alone when it is left out, * is all" flag:"tenant" value:"tenant" usage:"tenant that may use it, * for all; may be repeated (default default)" complete:"tenants"`
+	Tenants []string                   `json:"tenants,omitempty" nullable:"false" doc:"tenants that may use the server; default alone when it is left out, * is all" flag:"tenant" value:"tenant" usage:"tenant that may use it, * for all (default default)" complete:"tenants"`
 	Place   string                     `json:"template,omitempty" doc:"template of its jail; clawbot when it is left out" flag:"template" value:"template" usage:"template of its jail (default clawbot)"`
 	Agent   string                     `json:"agent,omitempty" doc:"the agent in whose jail the server runs, instead of in one of its own" flag:"agent" value:"agent" usage:"run it in the jail of this agent instead of one of its own"`
 	Env     map[string]string          `json:"env,omitempty"`
@@ -33,7 +33,7 @@ type MCPServerRequest struct {
 	Prompts   *bool                `json:"prompts,omitempty" doc:"whether its prompts are offered; when it is left out, only if tools is left out too" flag:"prompts" usage:"offer its prompts (default where neither --tool nor --no-tools is given)"`
 	Limits    MCPServerLimits      `json:"limits,omitzero"`
 	Network   string               `json:"network,omitempty" enum:"none,gateway" flag:"network" usage:"none, or gateway to let it reach the hosts of --allow (default none)"`
-	Allow     []string             `json:"allow,omitempty" nullable:"false" doc:"hosts that it may reach through the gateway" flag:"allow" value:"host" usage:"host that it may reach: example.com, *.example.com, example.com:8443; may be repeated"`
+	Allow     []string             `json:"allow,omitempty" nullable:"false" doc:"hosts that it may reach through the gateway" flag:"allow" value:"host" usage:"host that it may reach: example.com, *.example.com, example.com:8443"`
 	Idle      string               `json:"idle,omitempty" doc:"how long the server runs on without a call, such as 10m" flag:"idle" usage:"how long the server runs on without a call, such as 1h (default 10m)"`
 	Answer    string               `json:"answer,omitempty" doc:"how large an answer may be, 1MiB to 64MiB; 16MiB when it is left out" flag:"answer" usage:"how large an answer may be, such as 32MiB (default 16MiB)"`
 	Silence   string               `json:"silence,omitempty" doc:"how long a call may go without an answer or progress from the server, 1s to 12h; 1m when it is left out" flag:"silence" usage:"how long a call may go without an answer or progress from the server, such as 10m (default 1m)"`

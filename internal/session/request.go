@@ -39,7 +39,7 @@ type OpenRequest struct {
 	Tenant         string `json:"tenant,omitempty" doc:"whose session it is; the caller's own, or default, when it is left out" flag:"tenant"`
 	CredentialMode string `json:"credential_mode,omitempty" enum:"clean,operator" doc:"clean, the default: the browser has no logins; operator: it has accounts" flag:"mode" usage:"clean (the default), or operator: with accounts"`
 	// The next four are of an operator session.
-	Domains []string    `json:"domains,omitempty" doc:"registrable domains whose accounts the session has" flag:"domain" value:"domain" usage:"domain whose account the session has; may be repeated" complete:"accounts"`
+	Domains []string    `json:"domains,omitempty" doc:"registrable domains whose accounts the session has" flag:"domain" value:"domain" usage:"domain whose account the session has" complete:"accounts"`
 	Grant   grant.Token `json:"grant,omitzero" doc:"the token of the grant that permits it"`
 	Origin  string      `json:"origin,omitempty" doc:"the session that the grant was issued for; the caller must have opened it" flag:"origin" value:"session" usage:"session that the grant was issued for" complete:"sessions"`
 	Access  string      `json:"access,omitempty" enum:"tools,cdp" doc:"tools; or cdp, which is the tools, JavaScript of the caller's, and DevTools clients. tools is the default with accounts, cdp without" flag:"access" usage:"access of the session: tools, or cdp: DevTools clients too; tools is the default with accounts, cdp without"`
