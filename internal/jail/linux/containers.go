@@ -78,7 +78,7 @@ func (f *Firewall) AddAddress(ctx context.Context, table jail.Table, addr netip.
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.withConnection(func() error {
-		if err := f.ensure(false); err != nil {
+		if err := f.ensure(); err != nil {
 			return err
 		}
 		return f.setMember(set, addr, true)

@@ -55,8 +55,7 @@ type Firewall struct {
 	mu     sync.Mutex
 	conn   *nftables.Conn // nil after an error, which a connection does not get over
 	reader *nftReader
-	known  uint32 // the generation in which the rules were seen to be right; 0 is none
-	fixed  bool   // and the elements that are part of them as well
+	known  uint32 // the generation in which the rules and their elements were seen to be right; 0 is none
 }
 
 var _ jail.Firewall = (*Firewall)(nil)
@@ -101,7 +100,7 @@ func (f *Firewall) Ensure(ctx context.Context) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.withConnection(func() error { return f.ensure(true) })
+	return f.withConnection(func() error { return f.ensure() })
 }
 
 // Add makes a lease's address a member of a table.
@@ -129,9 +128,7 @@ func (f *Firewall) change(ctx context.Context, table jail.Table, l jail.Lease, m
 	defer f.mu.Unlock()
 	return f.withConnection(func() error {
 		if member {
-			// The thousands of elements are left to Ensure: they bind addresses to ports, and a jail opens no faster
-			// because of a container engine that changes its own rules all the time.
-			if err := f.ensure(false); err != nil {
+			if err := f.ensure(); err != nil {
 				return err
 			}
 		}

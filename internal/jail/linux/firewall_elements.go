@@ -51,13 +51,25 @@ func (r *nftReader) ask(message uint16, flags netlink.HeaderFlags, family nftabl
 
 // generation is the number of the ruleset in force.
 func (r *nftReader) generation() (uint32, error) {
-	const genID = 1 // NFTA_GEN_ID
-	answers, err := r.ask(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil)
+	id, err := r.number("the ruleset's generation", unix.NFT_MSG_GETGEN, unix.NFPROTO_UNSPEC, nil, unix.NFTA_GEN_ID)
+	return uint32(id), err
+}
+
+// tableHandle is the number of a table. The kernel gives none twice, also when a table is removed and made again.
+func (r *nftReader) tableHandle(table *nftables.Table) (uint64, error) {
+	const handle = 4 // NFTA_TABLE_HANDLE
+	name := []netlink.Attribute{{Type: unix.NFTA_TABLE_NAME, Data: append([]byte(table.Name), 0)}}
+	return r.number("the table "+table.Name, unix.NFT_MSG_GETTABLE, table.Family, name, handle)
+}
+
+// number asks for one thing, and is the number that an attribute of the answer has.
+func (r *nftReader) number(what string, message uint16, family nftables.TableFamily, attrs []netlink.Attribute, attribute uint16) (uint64, error) {
+	answers, err := r.ask(message, 0, family, attrs)
 	if errors.Is(err, unix.EINVAL) { // the kernel knows no messages of this kind
 		return 0, problem.Wrap(err, problem.Unsupported, needsTables, "this kernel has no nftables")
 	}
 	if err != nil {
-		return 0, fmt.Errorf("read the ruleset's generation: %w", err)
+		return 0, fmt.Errorf("read %s: %w", what, err)
 	}
 	for _, m := range answers {
 		ad, err := attributes(m)
@@ -65,12 +77,16 @@ func (r *nftReader) generation() (uint32, error) {
 			return 0, err
 		}
 		for ad.Next() {
-			if ad.Type() == genID {
-				return ad.Uint32(), ad.Err()
+			switch {
+			case ad.Type() != attribute:
+			case len(ad.Bytes()) == 8:
+				return ad.Uint64(), ad.Err()
+			default:
+				return uint64(ad.Uint32()), ad.Err()
 			}
 		}
 	}
-	return 0, errors.New("read the ruleset's generation: the kernel did not say")
+	return 0, fmt.Errorf("read %s: the kernel did not say", what)
 }
 
 // has reports whether a set holds an element.

@@ -83,16 +83,16 @@ func (f *Firewall) flush() error {
 	return nil
 }
 
-// ensure makes sure that the rules are in force, with or without their elements.
-func (f *Firewall) ensure(withElements bool) error {
+// ensure makes sure that the rules and their elements are in force.
+func (f *Firewall) ensure() error {
 	before, err := f.reader.generation()
 	if err != nil {
 		return err
 	}
-	if f.known != 0 && before == f.known && (f.fixed || !withElements) {
+	if f.known != 0 && before == f.known {
 		return nil
 	}
-	wrong, err := f.wrong(withElements)
+	wrong, err := f.wrong()
 	if err != nil {
 		return err
 	}
@@ -103,8 +103,7 @@ func (f *Firewall) ensure(withElements bool) error {
 		if before, err = f.reader.generation(); err != nil {
 			return err
 		}
-		withElements = true // all of them are new
-		if wrong, err = f.wrong(withElements); err != nil {
+		if wrong, err = f.wrong(); err != nil {
 			return err
 		}
 	}
@@ -112,7 +111,7 @@ func (f *Firewall) ensure(withElements bool) error {
 		return problem.New(problem.Unsupported, "look at `nft list ruleset` and at the kernel's log",
 			"the firewall's table %s was written and is not in force as written (%s)", w.ruleset.table.Name, w.what)
 	}
-	f.known, f.fixed = before, withElements
+	f.known = before
 	return nil
 }
 
@@ -123,7 +122,7 @@ type deviation struct {
 	what    string
 }
 
-func (f *Firewall) wrong(withElements bool) ([]deviation, error) {
+func (f *Firewall) wrong() ([]deviation, error) {
 	var wrong []deviation
 	for _, r := range []*ruleset{f.filter, f.origins} {
 		table, err := f.table(r)
@@ -134,7 +133,7 @@ func (f *Firewall) wrong(withElements bool) ([]deviation, error) {
 			wrong = append(wrong, deviation{r, false, "it is missing"})
 			continue
 		}
-		what, err := f.deviates(r, table, withElements)
+		what, err := f.deviates(r, table)
 		if err != nil {
 			return nil, err
 		}
@@ -146,15 +145,28 @@ func (f *Firewall) wrong(withElements bool) ([]deviation, error) {
 }
 
 // deviates says what is different about a table that is there, and nothing when it is as it should be.
-func (f *Firewall) deviates(r *ruleset, table *nftables.Table, withElements bool) (string, error) {
+func (f *Firewall) deviates(r *ruleset, table *nftables.Table) (string, error) {
 	if table.Flags != 0 {
 		return "it is dormant or somebody else's", nil // a dormant table is there and decides nothing
 	}
-	what, err := r.difference(f.conn)
-	if err != nil || what != "" || !withElements {
+	handles, what, err := r.difference(f.conn)
+	if err != nil || what != "" || len(r.fixed) == 0 {
 		return what, err
 	}
-	return f.differentElements(r)
+	// Container engines change their own rules all the time, and reading thousands of elements takes a tenth of a second.
+	// The elements of a constant set are those that it had when the first rule began to use it.
+	id, err := f.reader.tableHandle(r.table)
+	if err != nil {
+		return "", err
+	}
+	made := fmt.Sprint(id, handles)
+	if made == r.compared {
+		return "", nil
+	}
+	if what, err = f.differentElements(r); err == nil && what == "" {
+		r.compared = made
+	}
+	return what, err
 }
 
 // table is a ruleset's table as the kernel has it, or nil.

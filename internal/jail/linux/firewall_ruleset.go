@@ -32,7 +32,7 @@ import (
 //	  }
 //	}
 //	table bridge clawjail_k3x9 {
-//	  set origins { type ifname . ipv4_addr; elements = { "cjk3x90000" . 10.213.0.150, … } }
+//	  set origins { type ifname . ipv4_addr; flags constant; elements = { "cjk3x90000" . 10.213.0.150, … } }
 //	  chain prerouting {
 //	    type filter hook prerouting priority -300; policy accept;
 //	    iifname "cjk3x9*" goto ports
@@ -47,7 +47,7 @@ import (
 // member ends what it has open. The second binds each address to its port: a frame that says it comes from somebody
 // else is dropped before the first table could believe it, and so are ARP and IPv6, which no jail needs. Because
 // both the port's name and the address follow from the index, that set is filled once, for all leases there can be,
-// and making a jail never touches it.
+// and making a jail never touches it. It is constant: the kernel changes no element of it while a rule uses it.
 
 // Priorities below the connection tracking of either family.
 const rulesetPriority = -300
@@ -61,6 +61,8 @@ type ruleset struct {
 	fixed  map[string][][]byte // elements by the set's name; the other sets belong to Add and Remove
 	chains []*nftables.Chain
 	rules  map[string][][]expr.Any // by the chain's name
+
+	compared string // the table and the rules whose elements were last seen to be right
 }
 
 func tableName(id jail.Installation) string { return "clawjail_" + string(id) }
@@ -127,7 +129,7 @@ func originRuleset(id jail.Installation, pool *jail.Pool) (*ruleset, error) {
 		rules: map[string][][]expr.Any{},
 	}
 	origins := &nftables.Set{
-		Table: r.table, Name: originsSet, Concatenation: true,
+		Table: r.table, Name: originsSet, Concatenation: true, Constant: true,
 		KeyType: nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeIPAddr),
 	}
 	r.sets = append(r.sets, origins)
@@ -213,11 +215,12 @@ func elements(keys ...[]byte) []nftables.SetElement {
 }
 
 // difference compares the rules in force with those that should be, expression by expression, and says what is
-// different; it is empty when nothing is. Elements are compared by the caller.
-func (r *ruleset) difference(c *nftables.Conn) (string, error) {
+// different; it is empty when nothing is. handles are those of the rules: the kernel gives none of a table twice. Elements
+// are compared by the caller.
+func (r *ruleset) difference(c *nftables.Conn) (handles []uint64, what string, err error) {
 	sets, err := c.GetSets(r.table)
 	if err != nil {
-		return "", fmt.Errorf("list the sets of %s: %w", r.table.Name, err)
+		return nil, "", fmt.Errorf("list the sets of %s: %w", r.table.Name, err)
 	}
 	have := map[string]*nftables.Set{}
 	for _, s := range sets {
@@ -225,13 +228,13 @@ func (r *ruleset) difference(c *nftables.Conn) (string, error) {
 	}
 	for _, want := range r.sets {
 		if s := have[want.Name]; s == nil || s.KeyType.GetNFTMagic() != want.KeyType.GetNFTMagic() ||
-			s.HasTimeout || s.Interval || s.IsMap {
-			return "the set " + want.Name, nil
+			s.HasTimeout || s.Interval || s.IsMap || s.Constant != want.Constant {
+			return nil, "the set " + want.Name, nil
 		}
 	}
 	all, err := c.ListChainsOfTableFamily(r.table.Family)
 	if err != nil {
-		return "", fmt.Errorf("list the chains of %s: %w", r.table.Name, err)
+		return nil, "", fmt.Errorf("list the chains of %s: %w", r.table.Name, err)
 	}
 	chains := map[string]*nftables.Chain{}
 	for _, chain := range all {
@@ -240,21 +243,24 @@ func (r *ruleset) difference(c *nftables.Conn) (string, error) {
 		}
 	}
 	if len(chains) != len(r.chains) {
-		return fmt.Sprintf("%d chains, not %d", len(chains), len(r.chains)), nil
+		return nil, fmt.Sprintf("%d chains, not %d", len(chains), len(r.chains)), nil
 	}
 	for _, want := range r.chains {
 		if !sameHook(chains[want.Name], want) {
-			return "the chain " + want.Name, nil
+			return nil, "the chain " + want.Name, nil
 		}
 		rules, err := c.GetRules(r.table, want)
 		if err != nil {
-			return "", fmt.Errorf("list the rules of %s: %w", want.Name, err)
+			return nil, "", fmt.Errorf("list the rules of %s: %w", want.Name, err)
 		}
 		if !r.sameRules(rules, want.Name) {
-			return "the rules of the chain " + want.Name, nil
+			return nil, "the rules of the chain " + want.Name, nil
+		}
+		for _, rule := range rules {
+			handles = append(handles, rule.Handle)
 		}
 	}
-	return "", nil
+	return handles, "", nil
 }
 
 func sameHook(have, want *nftables.Chain) bool {

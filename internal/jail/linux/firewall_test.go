@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"testing"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
@@ -18,7 +20,7 @@ import (
 )
 
 // byHand changes the host's ruleset behind the firewall's back.
-func byHand(t *testing.T, change func(c *nftables.Conn)) {
+func byHand(t testing.TB, change func(c *nftables.Conn)) {
 	t.Helper()
 	c, err := nftables.New()
 	if err != nil {
@@ -175,13 +177,29 @@ func deviations(f *Firewall) map[string]func(*testing.T, *nftables.Conn) {
 			c.DelTable(origins.table)
 		},
 		"an origin is missing": func(t *testing.T, c *nftables.Conn) {
+			for range 2 {
+				noError(t, c.DelRule(lastRule(t, c, origins, 1)))
+				noError(t, c.Flush())
+			}
 			noError(t, c.SetDeleteElements(origins.sets[0], elements(origins.fixed[originsSet][3])))
+			noError(t, c.Flush())
+			for _, exprs := range origins.rules["ports"] {
+				c.AddRule(&nftables.Rule{Table: origins.table, Chain: origins.chains[1], Exprs: exprs})
+			}
 		},
-		"an origin was exchanged": func(t *testing.T, c *nftables.Conn) {
-			keys := origins.fixed[originsSet]
-			forged := append(append([]byte{}, keys[3][:16]...), keys[4][16:]...)
-			noError(t, c.SetDeleteElements(origins.sets[0], elements(keys[3])))
-			noError(t, c.SetAddElements(origins.sets[0], elements(forged)))
+		"the table was made again with an origin exchanged": func(t *testing.T, c *nftables.Conn) {
+			keys := slices.Clone(origins.fixed[originsSet])
+			keys[3] = append(append([]byte{}, keys[3][:16]...), keys[4][16:]...)
+			other := *origins
+			other.fixed = map[string][][]byte{originsSet: keys}
+			c.DelTable(origins.table)
+			noError(t, other.write(c))
+		},
+		"the origins can be changed": func(t *testing.T, c *nftables.Conn) {
+			other, set := *origins, *origins.sets[0]
+			set.Constant, other.sets = false, []*nftables.Set{&set}
+			c.DelTable(origins.table)
+			noError(t, other.write(c))
 		},
 	}
 }
@@ -195,12 +213,12 @@ func TestEveryDeviationOfTheRulesIsSeenAndRepaired(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			byHand(t, func(c *nftables.Conn) { change(t, c) })
 			noError(t, i.firewall.connect())
-			wrong, err := i.firewall.wrong(true)
+			wrong, err := i.firewall.wrong()
 			if err != nil || len(wrong) != 1 {
 				t.Errorf("seen: %+v, %v", wrong, err)
 			}
 			noError(t, i.firewall.Ensure(t.Context()))
-			wrong, err = i.firewall.wrong(true)
+			wrong, err = i.firewall.wrong()
 			if err != nil || len(wrong) > 0 {
 				t.Errorf("after the repair: %+v, %v", wrong, err)
 			}
@@ -210,6 +228,47 @@ func TestEveryDeviationOfTheRulesIsSeenAndRepaired(t *testing.T) {
 				t.Error("what is right was written again")
 			}
 		})
+	}
+}
+
+func TestTheKernelChangesNoOrigin(t *testing.T) {
+	if !onOwnHost(t) {
+		return
+	}
+	f := install(t, "test", "10.213.0.0/24", 0).firewall
+	set, key := f.origins.sets[0], f.origins.fixed[originsSet][3]
+	for what, change := range map[string]func(*nftables.Conn) error{
+		"an element is removed": func(c *nftables.Conn) error { return c.SetDeleteElements(set, elements(key)) },
+		"an element is added": func(c *nftables.Conn) error {
+			return c.SetAddElements(set, elements(append(interfaceKey("eth0"), key[16:]...)))
+		},
+		"all elements are removed": func(c *nftables.Conn) error { c.FlushSet(set); return nil },
+	} {
+		c, err := nftables.New()
+		noError(t, err)
+		noError(t, change(c))
+		if err := c.Flush(); !errors.Is(err, unix.EBUSY) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	// The same changes are made to a set that is not constant.
+	members := memberSet(f.filter.table, jail.TableAgents)
+	addr := netip.MustParseAddr("10.213.0.9").AsSlice()
+	byHand(t, func(c *nftables.Conn) { noError(t, c.SetAddElements(members, elements(addr))) })
+	byHand(t, func(c *nftables.Conn) { noError(t, c.SetDeleteElements(members, elements(addr))) })
+}
+
+// Elements are read again only when the table or a rule was made anew: what others do to their own rules costs little.
+func BenchmarkEnsureAfterOthersChangedTheirs(b *testing.B) {
+	if !onOwnHost(b) {
+		return
+	}
+	i := install(b, "test", "10.213.0.0/16", 0)
+	other := &nftables.Table{Name: "other", Family: nftables.TableFamilyINet}
+	for b.Loop() {
+		byHand(b, func(c *nftables.Conn) { c.AddTable(other) })
+		noError(b, i.firewall.Ensure(b.Context()))
+		byHand(b, func(c *nftables.Conn) { c.DelTable(other) })
 	}
 }
 
