@@ -88,14 +88,8 @@ func proxies(gateway *url.URL) Env {
 // directHosts are what tools reach without the proxy: the gateway by all its names, and the jail itself.
 func directHosts(gateway *url.URL) []string {
 	hosts := []string{gateway.Hostname(), GatewayName, OlderGatewayName, "localhost", "127.0.0.1", "::1"}
-	slices.Sort(hosts[1:])
-	out := hosts[:1]
-	for _, h := range hosts[1:] {
-		if !slices.Contains(out, h) {
-			out = append(out, h)
-		}
-	}
-	return out
+	others := slices.Compact(slices.Sorted(slices.Values(hosts[1:])))
+	return append(hosts[:1:1], slices.DeleteFunc(others, func(h string) bool { return h == hosts[0] })...)
 }
 
 // trust points tools to a bundle of certificates: OpenSSL and Go, curl, Python's requests, git, Node.

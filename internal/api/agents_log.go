@@ -65,15 +65,10 @@ type (
 
 func (a *API) agentLogRoutes() {
 	add(a, route{method: http.MethodGet, path: ofAgent + "/log", id: "agent-log", summary: "What an agent's jails have printed"}, a.agentLog)
-	stdin := route{method: http.MethodPost, path: ofAgent + "/stdin", id: "type-to-agent", summary: "Write to the stdin of an agent's jail", status: http.StatusOK}
-	a.large[stdin.method+" "+stdin.path] = large{limit: maxTyped, may: identity.AgentType, raw: true}
-	a.plain(stdin, []*huma.Param{agentNameParam(), tenantParam()}, map[string]*huma.Schema{"application/json": a.schema(reflect.TypeFor[Written]())}, a.typeTo)
-	hook := route{method: http.MethodPost, path: ofAgent + "/webhook", id: "agent-webhook", summary: "Send a request to port 8000 of an agent's jail", status: http.StatusOK}
-	a.large[hook.method+" "+hook.path] = large{limit: maxHook, may: identity.AgentWebhook, raw: true}
-	a.plain(hook, []*huma.Param{agentNameParam(), tenantParam()}, map[string]*huma.Schema{bytesType: binary()}, a.agentWebhook)
-	for _, r := range []route{stdin, hook} {
-		a.api.OpenAPI().Paths[r.path].Post.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{bytesType: {Schema: binary()}}}
-	}
+	a.rawBody(route{method: http.MethodPost, path: ofAgent + "/stdin", id: "type-to-agent", summary: "Write to the stdin of an agent's jail", status: http.StatusOK},
+		maxTyped, identity.AgentType, []*huma.Param{agentNameParam(), tenantParam()}, "application/json", a.schema(reflect.TypeFor[Written]()), a.typeTo)
+	a.rawBody(route{method: http.MethodPost, path: ofAgent + "/webhook", id: "agent-webhook", summary: "Send a request to port 8000 of an agent's jail", status: http.StatusOK},
+		maxHook, identity.AgentWebhook, []*huma.Param{agentNameParam(), tenantParam()}, bytesType, binary(), a.agentWebhook)
 }
 
 func (a *API) agentLog(ctx context.Context, by identity.Principal, in *agentLogInput) (*agentLog, error) {

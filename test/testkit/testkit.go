@@ -111,6 +111,7 @@ func (b *Installation) Up() {
 	b.Idle = b.Settled()
 }
 
+// HostScope is what on the host belongs to the installation.
 func (b *Installation) HostScope() inventory.Scope {
 	b.T.Helper()
 	s, err := b.Scope()
@@ -120,6 +121,7 @@ func (b *Installation) HostScope() inventory.Scope {
 	return s
 }
 
+// Settled is what the installation has on the host, once that no longer changes.
 func (b *Installation) Settled() []inventory.HostResource {
 	b.T.Helper()
 	things, err := inventory.Settled(b.T.Context(), b.HostScope())

@@ -97,8 +97,8 @@ func (r *Real) Handle(h http.Handler) {
 	r.local = h
 }
 
-// Lead starts an upstream by a name, with TLS for https, and returns its origin and a tool for all of it.
-func (r *Real) Lead(scheme, name string, h http.Handler) (origin string, tool policy.Rule) {
+// Lead starts an upstream by a name, with TLS for https, and returns its origin and the rule that leads requests for all of it there.
+func (r *Real) Lead(scheme, name string, h http.Handler) (origin string, rule policy.Rule) {
 	r.t.Helper()
 	s := httptest.NewUnstartedServer(h)
 	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
@@ -114,9 +114,9 @@ func (r *Real) Lead(scheme, name string, h http.Handler) (origin string, tool po
 		r.t.Fatal(err)
 	}
 	origin = scheme + "://" + name + ":" + port
-	tool = r.Tool(origin + "/**")
-	tool.Address = netip.MustParseAddr("127.0.0.1")
-	return origin, tool
+	rule = r.Tool(origin + "/**")
+	rule.Address = netip.MustParseAddr("127.0.0.1")
+	return origin, rule
 }
 
 // Begin implements gateway.Records.
@@ -143,7 +143,7 @@ func (r *record) End(o gateway.Outcome) {
 	r.outcomes = append(r.outcomes, o)
 }
 
-// Begun and Denied are the decisions so far.
+// Begun are the decisions so far whose request was let through.
 func (r *Real) Begun() []gateway.Decision {
 	r.mu.Lock()
 	defer r.mu.Unlock()
