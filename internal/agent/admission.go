@@ -310,7 +310,7 @@ func (s *Service) outOfStanding(ctx context.Context, waits map[agentKey]time.Tim
 	if err != nil {
 		return nil, err
 	}
-	nodes, err := s.nodes(ctx)
+	nodes, err := s.otherNodes(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -329,7 +329,7 @@ func (s *Service) outOfStanding(ctx context.Context, waits map[agentKey]time.Tim
 		}
 		a, is := agents[agentKey{own.Tenant, own.Name}]
 		d := byTenant[own.Tenant][own.Name]
-		adopted := d.elsewhere(nodes) != nil // by another one, which has its state of now, also while it is away
+		adopted := d.nodeAmong(nodes) != nil // by another one, which has its state of now, also while it is away
 		idle := !is || !a.RevokedAt.IsZero() || adopted || d != nil && !d.damaged && timeIsOver(d.Agent, a.CreatedAt, now)
 		// A declaration that was begun and not finished is for the next sync to start.
 		if idle == k.Stopped || k.Stopped && (d == nil || d.damaged || !d.Done) {

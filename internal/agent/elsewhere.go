@@ -13,8 +13,8 @@ import (
 // An agent's jail and its state are on one machine, that of the control plane which was told of it. The others of the database know its
 // identity, and leave the rest alone.
 
-// nodes are the other control planes of the database; none where there can be none.
-func (s *Service) nodes(ctx context.Context) ([]store.Node, error) {
+// otherNodes are the other control planes of the database; none where there can be none.
+func (s *Service) otherNodes(ctx context.Context) ([]store.Node, error) {
 	if s.o.Nodes == nil {
 		return nil, nil
 	}
@@ -27,9 +27,9 @@ func (s *Service) nodes(ctx context.Context) ([]store.Node, error) {
 	return slices.DeleteFunc(all, func(n store.Node) bool { return n.Name == s.o.Node }), nil
 }
 
-// elsewhere is the control plane whose machine has an agent, of those that there are. It is nil for an agent of this machine, and for
-// one whose machine is forgotten.
-func (d *declaration) elsewhere(nodes []store.Node) *store.Node {
+// nodeAmong is the one of some other control planes whose machine has an agent. It is nil for an agent of this machine, and for one
+// whose control plane is no longer in the database.
+func (d *declaration) nodeAmong(nodes []store.Node) *store.Node {
 	if d == nil {
 		return nil
 	}
@@ -39,50 +39,51 @@ func (d *declaration) elsewhere(nodes []store.Node) *store.Node {
 	return nil
 }
 
-// nodeOf is the other control plane whose machine has an agent; nil where there is none.
-func (s *Service) nodeOf(ctx context.Context, tenant, name string) (*store.Node, error) {
-	nodes, err := s.nodes(ctx)
+// otherNodeOf is the other control plane whose machine has an agent; nil as nodeAmong is.
+func (s *Service) otherNodeOf(ctx context.Context, tenant, name string) (*store.Node, error) {
+	nodes, err := s.otherNodes(ctx)
 	if err != nil || len(nodes) == 0 {
 		return nil, err
 	}
 	declared, err := s.declarations(ctx, tenant)
-	return declared[name].elsewhere(nodes), err
+	return declared[name].nodeAmong(nodes), err
 }
 
-// here refuses an agent whose jail is on another machine.
-func (s *Service) here(ctx context.Context, tenant, name string) error {
-	n, err := s.nodeOf(ctx, tenant, name)
+// requireHere is an error for an agent whose jail is on another machine.
+func (s *Service) requireHere(ctx context.Context, tenant, name string) error {
+	n, err := s.otherNodeOf(ctx, tenant, name)
 	if err == nil && n != nil {
-		err = isElsewhere(name, n)
+		err = errElsewhere(name, n)
 	}
 	return err
 }
 
 // NodeOf is the control plane that has an agent's jail and can be asked for it, where that is another one; else it is empty.
 func (s *Service) NodeOf(ctx context.Context, tenant, name string) (string, error) {
-	n, err := s.nodeOf(ctx, tenant, name)
-	if err != nil || n == nil || gone(n) || n.PeerAddress == "" {
+	n, err := s.otherNodeOf(ctx, tenant, name)
+	if err != nil || n == nil || adoptable(n) || n.PeerAddress == "" {
 		return "", err
 	}
 	return n.Name, nil
 }
 
-func isElsewhere(name string, n *store.Node) error {
+// errElsewhere says on which machine an agent is, and how to get it here where that is possible.
+func errElsewhere(name string, n *store.Node) error {
 	hint := "ask that one"
-	if gone(n) {
+	if adoptable(n) {
 		hint = "start that one again; when it does not come back: clawjail agent sync --adopt " + name + ", but what it keeps on that machine stays there"
 	}
 	return problem.New(problem.Conflict, hint, "the agent %s is on the machine of the control plane %s", name, n.Name)
 }
 
-// gone says whether the agents of a control plane can be taken over.
-func gone(n *store.Node) bool { return !n.StoppedAt.IsZero() || n.Lost() }
+// adoptable says whether the agents of a control plane can be taken over: it was stopped, or is lost.
+func adoptable(n *store.Node) bool { return !n.StoppedAt.IsZero() || n.Lost() }
 
 // leaveOthers takes the agents of other machines out of what is declared in a tenant. Those that are to be adopted stay in it.
 func (w *tenantState) leaveOthers(nodes []store.Node, adopt func(name string) bool) {
 	w.elsewhere = map[string]*store.Node{}
 	for name, d := range w.declared {
-		if n := d.elsewhere(nodes); n != nil && !(gone(n) && adopt(name)) {
+		if n := d.nodeAmong(nodes); n != nil && !(adoptable(n) && adopt(name)) {
 			w.elsewhere[name] = n
 			delete(w.declared, name)
 		}

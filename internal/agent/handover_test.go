@@ -70,7 +70,7 @@ func TestTheAgentsOfAControlPlaneThatDrainsGoToAnother(t *testing.T) {
 	l.must(move(first))
 	l.must(move(second))
 	runs("afterwards", false, true)
-	node, err := first.nodeOf(l.ctx, "default", "a")
+	node, err := first.otherNodeOf(l.ctx, "default", "a")
 	if err != nil || node == nil || node.Name != "n2" {
 		t.Errorf("it is at %+v, %v", node, err)
 	}

@@ -60,7 +60,7 @@ func (s *Service) statuses(ctx context.Context, tenant string, agents []store.Ag
 	if err != nil {
 		return nil, err
 	}
-	nodes, err := s.nodes(ctx)
+	nodes, err := s.otherNodes(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (s *Service) statuses(ctx context.Context, tenant string, agents []store.Ag
 		if st.ID == "" {
 			st.CreatedAt = d.entry.CreatedAt
 		}
-		if at := d.elsewhere(nodes); at != nil {
+		if at := d.nodeAmong(nodes); at != nil {
 			st.Node, st.Unwatched = at.Name, false
 		}
 	}

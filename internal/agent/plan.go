@@ -66,7 +66,7 @@ func (s *Service) plan(ctx context.Context, w *tenantState, agents []clawbots.Ag
 		tasks = append(tasks, t)
 		want, err := s.want(w.tenant, t.identity.ID, a, driver(a), w.surfaces)
 		if at := w.elsewhere[a.Name]; at != nil {
-			err = isElsewhere(a.Name, at)
+			err = errElsewhere(a.Name, at)
 		}
 		if err != nil {
 			// Nothing is made of it, so nothing more needs to be known.

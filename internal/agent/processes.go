@@ -295,7 +295,7 @@ func (s *Service) whose(ctx context.Context, by identity.Principal, op identity.
 	}
 	for _, a := range all {
 		if a.Name == name && a.Tenant == tenant {
-			return a, s.here(ctx, tenant, name)
+			return a, s.requireHere(ctx, tenant, name)
 		}
 	}
 	return identity.Agent{}, noAgent(name)

@@ -72,12 +72,12 @@ func (s *Service) finishRemovals(ctx context.Context, tenant string, waits map[a
 	if err != nil {
 		return err
 	}
-	nodes, err := s.nodes(ctx)
+	nodes, err := s.otherNodes(ctx)
 	if err != nil {
 		return err
 	}
 	maps.DeleteFunc(declared, func(name string, d *declaration) bool {
-		return d.Removing == nil && !s.halfMade(d) || d.elsewhere(nodes) != nil || s.o.Now().Before(waits[agentKey{tenant, name}])
+		return d.Removing == nil && !s.halfMade(d) || d.nodeAmong(nodes) != nil || s.o.Now().Before(waits[agentKey{tenant, name}])
 	})
 	if len(declared) == 0 {
 		return nil
@@ -181,12 +181,12 @@ func (s *Service) RemoveAgent(ctx context.Context, by identity.Principal, tenant
 		return err
 	}
 	t.declared = declared[name]
-	nodes, err := s.nodes(ctx)
+	nodes, err := s.otherNodes(ctx)
 	if err != nil {
 		return err
 	}
-	if n := t.declared.elsewhere(nodes); n != nil && !n.Lost() {
-		return isElsewhere(name, n)
+	if n := t.declared.nodeAmong(nodes); n != nil && !n.Lost() {
+		return errElsewhere(name, n)
 	}
 	if _, t.isKept = kept[name]; t.identity.ID == "" && t.declared == nil && !t.isKept {
 		return noAgent(name)

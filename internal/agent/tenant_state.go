@@ -47,7 +47,7 @@ func (s *Service) read(ctx context.Context, by identity.Principal, tenant string
 	if w.declared, err = s.declarations(ctx, tenant); err != nil {
 		return nil, err
 	}
-	nodes, err := s.nodes(ctx)
+	nodes, err := s.otherNodes(ctx)
 	if err != nil {
 		return nil, err
 	}
