@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -321,6 +322,42 @@ func TestRecordingsAreInABackupOnlyWhenAskedFor(t *testing.T) {
 	h.write("control/sessions/an odd name", "x")
 	if _, err := Create(t.Context(), &b, taking); err == nil || !strings.Contains(err.Error(), "an odd name") {
 		t.Errorf("a name that cannot be restored is taken: %v", err)
+	}
+}
+
+// A session that ends removes its folder while the others are walked.
+func TestAFolderThatGoesAwayTakesNoOtherRecordingAlong(t *testing.T) {
+	dir := t.TempDir()
+	for _, session := range []string{"s1", "s2", "s3"} {
+		if err := errors.Join(os.Mkdir(filepath.Join(dir, session), 0o700), os.WriteFile(filepath.Join(dir, session, "events"), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var taken []string
+	walk := func(dir string, remove ...string) error {
+		taken = nil
+		return new(collection).tree(recordingsDir, dir, func(name, _ string) error {
+			taken = append(taken, strings.TrimPrefix(name, dataPrefix+recordingsDir+"/"))
+			for _, session := range remove {
+				if err := os.RemoveAll(filepath.Join(dir, session)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := walk(dir); err != nil || !slices.Equal(taken, []string{"s1/events", "s2/events", "s3/events"}) {
+		t.Errorf("of three: %q, %v", taken, err)
+	}
+	if err := walk(dir, "s2"); err != nil || !slices.Equal(taken, []string{"s1/events", "s3/events"}) {
+		t.Errorf("of three, one of which goes away: %q, %v", taken, err)
+	}
+	if err := walk(filepath.Join(dir, "none")); err != nil || len(taken) > 0 {
+		t.Errorf("of none: %q, %v", taken, err)
+	}
+	broken := fmt.Errorf("where it goes: %w", fs.ErrNotExist)
+	if err := new(collection).tree(recordingsDir, dir, func(string, string) error { return broken }); err != broken {
+		t.Errorf("a file that cannot be taken: %v", err)
 	}
 }
 

@@ -203,15 +203,10 @@ func (b *collection) add(name, path string) {
 func (b *collection) copied(name, path string) error { return b.copiedBy(openBelieved, name, path) }
 
 func (b *collection) copiedBy(open func(string) (*os.File, error), name, path string) error {
-	err := b.copy(open, name, path)
+	from, err := open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return err
-}
-
-func (b *collection) copy(open func(string) (*os.File, error), name, path string) error {
-	from, err := open(path)
 	if err != nil {
 		return err
 	}
@@ -241,9 +236,13 @@ func (b *collection) declared() error {
 	return b.tree("agents", hostd.AgentsDir(b.o.Config), b.copied)
 }
 
-// tree takes the files of a folder of the data directory. A hidden one is half written, and left out.
+// tree takes the files of a folder of the data directory. A hidden one is half written, and left out. A file or
+// folder that goes away meanwhile is left out alone.
 func (b *collection) tree(below, dir string, take func(name, path string) error) error {
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 		if err != nil || path == dir {
 			return err
 		}
@@ -266,10 +265,6 @@ func (b *collection) tree(below, dir string, take func(name, path string) error)
 		}
 		return take(name, path)
 	})
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }
 
 // database copies the database, and reads the vault's key on both sides of that: a rotation between the two would leave a
