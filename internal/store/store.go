@@ -193,10 +193,10 @@ type SignedOut struct {
 
 // CookieSets of all tenants.
 type CookieSets interface {
-	// PutCookieSet makes the set or replaces the one of the same tenant and domain. The ID of a set that
-	// exists must be given and stays: ErrExists when another one has taken the place in between. When a set is
-	// replaced, its leases and its CreatedAt stay, LastInjectedAt does not go back, and SignedOutAt stays unless LastRefreshedAt changes.
-	PutCookieSet(ctx context.Context, s CookieSet) error
+	// PutCookieSet makes a set where was is zero, and otherwise replaces the set that was read as was. ErrExists when the place is taken,
+	// or when that set is no longer there with its content, rules and hints: then nothing is changed. The ID stays, and so do leases,
+	// CreatedAt and LastInjectedAt; SignedOutAt stays unless LastRefreshedAt changes.
+	PutCookieSet(ctx context.Context, was, s CookieSet) error
 	CookieSet(ctx context.Context, tenant, domain string) (CookieSet, error)
 	// ListCookieSets of a tenant, by domain; of all when tenant is empty.
 	ListCookieSets(ctx context.Context, tenant string) ([]CookieSet, error)
@@ -253,9 +253,9 @@ type Secret struct {
 
 // Secrets of all tenants.
 type Secrets interface {
-	// PutSecret makes the secret or replaces the one of the same tenant, agent and service, as PutCookieSet does.
+	// PutSecret makes the secret, or replaces the one that was read as was, as PutCookieSet does. CreatedAt and UsedAt stay.
 	// The agent must be of the tenant: ErrNotFound.
-	PutSecret(ctx context.Context, s Secret) error
+	PutSecret(ctx context.Context, was, s Secret) error
 	Secret(ctx context.Context, tenant, agent, service string) (Secret, error)
 	// ListSecrets of a tenant, by service and agent; of all when tenant is empty.
 	ListSecrets(ctx context.Context, tenant string) ([]Secret, error)

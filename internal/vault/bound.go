@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -106,7 +107,7 @@ func (v *Vault) BindDeclared(ctx context.Context) error {
 		}
 		only, err := v.only(ctx, s)
 		if err == nil && len(only) > 0 {
-			err = v.bind(ctx, s, only)
+			err = v.UseSecret(ctx, SecretName{s.Tenant, s.Agent, s.Service}, only[0], func(secret.Value) error { return nil })
 		}
 		errs = append(errs, err)
 	}
@@ -115,7 +116,7 @@ func (v *Vault) BindDeclared(ctx context.Context) error {
 
 // goesTo is the one check of every way in which a secret is used: a secret goes only to what it is bound to. One that is
 // not bound yet is bound by its first use, where nothing else is declared for it.
-func (v *Vault) goesTo(ctx context.Context, s store.Secret, bound []Destination, to Destination) error {
+func (v *Vault) goesTo(ctx context.Context, s store.Secret, bound []Destination, to Destination, value []byte) error {
 	if to == "" {
 		return notBound(s, "nowhere")
 	}
@@ -127,7 +128,7 @@ func (v *Vault) goesTo(ctx context.Context, s store.Secret, bound []Destination,
 		if !slices.Contains(only, to) {
 			return notBound(s, to)
 		}
-		return v.bind(ctx, s, only)
+		return v.bind(ctx, s, only, value)
 	}
 	if !slices.Contains(bound, to) {
 		return notBound(s, to)
@@ -141,36 +142,18 @@ func notBound(s store.Secret, to Destination) error {
 		"the secret %s is not bound to %s", s.Service, to)
 }
 
-// bind writes down what a secret is bound to. One that was replaced meanwhile is left as it is, and refused once.
-func (v *Vault) bind(ctx context.Context, s store.Secret, to []Destination) error {
+// bind writes down what a secret is bound to; store.ErrExists when it was changed since s was read.
+func (v *Vault) bind(ctx context.Context, s store.Secret, to []Destination, value []byte) error {
 	return v.exclusively(ctx, func() error {
 		keys, err := v.reload()
 		if err != nil {
 			return err
 		}
-		now, err := v.store.Secret(ctx, s.Tenant, s.Agent, s.Service)
-		if err != nil {
-			return fmt.Errorf("read secret %s: %w", s.Service, err)
-		}
-		plaintext, err := v.unseal(placeOfSecret(now), now.Ciphertext)
-		if err != nil {
+		bound := s
+		if bound.Ciphertext, err = sealBound(keys, s, to, value); err != nil {
 			return err
 		}
-		defer clear(plaintext)
-		bound, value, err := unbind(placeOfSecret(now), plaintext)
-		if err != nil {
-			return err
-		}
-		if len(bound) > 0 || now.ID != s.ID {
-			if slices.Equal(bound, to) && now.ID == s.ID {
-				return nil // another request was first
-			}
-			return notBound(s, to[0])
-		}
-		if now.Ciphertext, err = sealBound(keys, now, to, value); err != nil {
-			return err
-		}
-		return stored(v.store.PutSecret(ctx, now), s.Tenant, "secret "+s.Service)
+		return stored(v.store.PutSecret(ctx, s, bound), s.Tenant, "secret "+s.Service)
 	})
 }
 

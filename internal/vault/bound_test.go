@@ -75,7 +75,7 @@ func TestSecretsOfEarlierVersionsAreBoundToTheOnlyOneThatNamesThem(t *testing.T)
 		if s.Ciphertext, err = v.current().seal(placeOfSecret(s), []byte("value-of-"+service)); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.db.PutSecret(t.Context(), s); err != nil {
+		if err := w.db.PutSecret(t.Context(), store.Secret{}, s); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -24,8 +24,6 @@ const (
 	longScope  = 100
 	longPage   = 2000
 	longMarker = 500
-	// attempts is how often a change starts again because somebody else made the row in between.
-	attempts = 5
 )
 
 // NewCookies is what [Vault.PutCookies] stores.
@@ -157,8 +155,9 @@ func (v *Vault) PutCookies(ctx context.Context, n NewCookies) (CookieSet, error)
 		if err != nil {
 			return err
 		}
-		for range attempts {
-			if s, err = v.nextSet(ctx, n); err != nil {
+		return decided(func() error {
+			var was store.CookieSet
+			if was, s, err = v.nextSet(ctx, n); err != nil {
 				return err
 			}
 			if s.Ciphertext, err = keys.seal(placeOfCookies(s), plaintext); err != nil {
@@ -167,12 +166,8 @@ func (v *Vault) PutCookies(ctx context.Context, n NewCookies) (CookieSet, error)
 			if err := v.fits(ctx, row{place: placeOfCookies(s), bytes: int64(len(s.Ciphertext))}); err != nil {
 				return err
 			}
-			// Another node may have made the set in between.
-			if err = v.store.PutCookieSet(ctx, s); !errors.Is(err, store.ErrExists) {
-				break
-			}
-		}
-		return stored(err, n.Tenant, "the cookies of "+n.Domain)
+			return stored(v.store.PutCookieSet(ctx, was, s), n.Tenant, "the cookies of "+n.Domain)
+		})
 	})
 	if err != nil {
 		return CookieSet{}, err
@@ -200,14 +195,15 @@ func stored(err error, tenant, what string) error {
 	return nil
 }
 
-// nextSet is the row that follows what is there.
-func (v *Vault) nextSet(ctx context.Context, n NewCookies) (store.CookieSet, error) {
+// nextSet is the row that follows the one that is there. was is zero where there is none.
+func (v *Vault) nextSet(ctx context.Context, n NewCookies) (was, s store.CookieSet, err error) {
 	now := v.now()
-	s, err := v.store.CookieSet(ctx, n.Tenant, n.Domain)
+	was, err = v.store.CookieSet(ctx, n.Tenant, n.Domain)
+	s = was
 	if errors.Is(err, store.ErrNotFound) {
 		s = store.CookieSet{ID: newID(), Tenant: n.Tenant, Domain: n.Domain, MaxLeases: 1, CreatedAt: now}
 	} else if err != nil {
-		return s, fmt.Errorf("read cookie set %s: %w", n.Domain, err)
+		return was, s, fmt.Errorf("read cookie set %s: %w", n.Domain, err)
 	}
 	if n.Rules != nil {
 		s.Scopes, s.MaxLeases = n.Rules.Scopes, n.Rules.MaxLeases
@@ -220,7 +216,7 @@ func (v *Vault) nextSet(ctx context.Context, n NewCookies) (store.CookieSet, err
 	}
 	s.SignedOutAt, s.SignedOutBy = time.Time{}, ""
 	s.Count, s.LastRefreshedAt, s.ExpiresAt = len(n.Cookies), now, cookies.FirstExpiry(n.Cookies)
-	return s, nil
+	return was, s, nil
 }
 
 func (v *Vault) check(n NewCookies) error {
@@ -419,14 +415,17 @@ func (v *Vault) SetSignedIn(ctx context.Context, tenant, domain string, i Signed
 // change rewrites a set but for its cookies.
 func (v *Vault) change(ctx context.Context, tenant, domain string, change func(*store.CookieSet)) error {
 	return v.exclusively(ctx, func() error {
-		s, err := v.set(ctx, tenant, domain)
-		if err != nil {
-			return err
-		}
-		change(&s)
-		if err := v.store.PutCookieSet(ctx, s); err != nil {
-			return fmt.Errorf("change cookie set %s: %w", domain, err)
-		}
-		return nil
+		return decided(func() error {
+			was, err := v.set(ctx, tenant, domain)
+			if err != nil {
+				return err
+			}
+			s := was
+			change(&s)
+			if err := v.store.PutCookieSet(ctx, was, s); err != nil {
+				return fmt.Errorf("change cookie set %s: %w", domain, err)
+			}
+			return nil
+		})
 	})
 }

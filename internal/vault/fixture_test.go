@@ -124,6 +124,18 @@ func (w *fixture) put(v *Vault, tenant, domain string, values ...string) CookieS
 	return set
 }
 
+// overwrite stores a row as somebody who writes to the database does.
+func (w *fixture) overwrite(s store.CookieSet) {
+	w.t.Helper()
+	was, err := w.db.CookieSet(w.t.Context(), s.Tenant, s.Domain)
+	if err == nil {
+		err = w.db.PutCookieSet(w.t.Context(), was, s)
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // values are what UseLogin shows, in the clear.
 func values(v *Vault, tenant, domain string) (out []string, err error) {
 	err = v.UseLogin(context.Background(), tenant, domain, func(l weblogin.Login) error {

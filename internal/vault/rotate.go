@@ -129,21 +129,23 @@ func (v *Vault) reencrypt(ctx context.Context, keys *keyring) (done int, err err
 func (v *Vault) reencryptOne(ctx context.Context, keys *keyring, p place) error {
 	var err error
 	if p.kind == kindCookies {
-		var s store.CookieSet
-		if s, err = v.store.CookieSet(ctx, p.tenant, p.name[0]); err == nil {
+		var was store.CookieSet
+		if was, err = v.store.CookieSet(ctx, p.tenant, p.name[0]); err == nil {
+			s := was
 			if s.Ciphertext, err = v.reseal(keys, placeOfCookies(s), s.Ciphertext); err == nil {
-				err = v.store.PutCookieSet(ctx, s)
+				err = v.store.PutCookieSet(ctx, was, s)
 			}
 		}
 	} else {
-		var s store.Secret
-		if s, err = v.store.Secret(ctx, p.tenant, p.name[0], p.name[1]); err == nil {
+		var was store.Secret
+		if was, err = v.store.Secret(ctx, p.tenant, p.name[0], p.name[1]); err == nil {
+			s := was
 			if s.Ciphertext, err = v.reseal(keys, placeOfSecret(s), s.Ciphertext); err == nil {
-				err = v.store.PutSecret(ctx, s)
+				err = v.store.PutSecret(ctx, was, s)
 			}
 		}
 	}
-	// It is gone, or another node has put another one in its place, which the next pass finds.
+	// It is gone, or another node has changed it, which the next pass finds.
 	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrExists) {
 		return nil
 	}

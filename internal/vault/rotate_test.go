@@ -98,18 +98,18 @@ type power struct {
 
 var errPower = errors.New("the power is out")
 
-func (p *power) PutCookieSet(ctx context.Context, s store.CookieSet) error {
+func (p *power) PutCookieSet(ctx context.Context, was, s store.CookieSet) error {
 	if p.left.Add(-1) < 0 {
 		return errPower
 	}
-	return p.Rows.PutCookieSet(ctx, s)
+	return p.Rows.PutCookieSet(ctx, was, s)
 }
 
-func (p *power) PutSecret(ctx context.Context, s store.Secret) error {
+func (p *power) PutSecret(ctx context.Context, was, s store.Secret) error {
 	if p.left.Add(-1) < 0 {
 		return errPower
 	}
-	return p.Rows.PutSecret(ctx, s)
+	return p.Rows.PutSecret(ctx, was, s)
 }
 
 func TestRotationThatWasInterruptedAnywhereGoesOnWithItsKey(t *testing.T) {
@@ -184,9 +184,7 @@ func TestEntriesThatCannotBeOpenedKeepTheOldKeyAlive(t *testing.T) {
 	bad := good
 	bad.Ciphertext = append([]byte(nil), good.Ciphertext...)
 	bad.Ciphertext[20] ^= 1
-	if err := w.db.PutCookieSet(t.Context(), bad); err != nil {
-		t.Fatal(err)
-	}
+	w.overwrite(bad)
 	got, err := v.Rotate(t.Context())
 	wantProblem(t, err, problem.VaultRowDamaged)
 	if got.Entries != 3 || len(got.Destroyed) > 0 || len(w.keysIn()) != 2 {
@@ -197,13 +195,9 @@ func TestEntriesThatCannotBeOpenedKeepTheOldKeyAlive(t *testing.T) {
 		t.Errorf("the damaged entry was overwritten: %v", err)
 	}
 	// Put back from a backup, it opens: its key is still there.
-	if err := w.db.PutCookieSet(t.Context(), good); err != nil {
-		t.Fatal(err)
-	}
+	w.overwrite(good)
 	wantFilled(w, v)
-	if err := w.db.PutCookieSet(t.Context(), bad); err != nil {
-		t.Fatal(err)
-	}
+	w.overwrite(bad)
 	if err := v.DeleteCookies(t.Context(), "other", "example.com"); err != nil {
 		t.Fatal(err)
 	}
@@ -224,9 +218,7 @@ func TestEntryOfAKeyThatIsNotThere(t *testing.T) {
 	if s.Ciphertext, err = stranger.current().seal(placeOfCookies(s), []byte(`[]`)); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.db.PutCookieSet(t.Context(), s); err != nil {
-		t.Fatal(err)
-	}
+	w.overwrite(s)
 	v = w.open() // the rest of the vault works
 	_, err = values(v, "default", "example.com")
 	wantProblem(t, err, problem.VaultKeyWrong)
@@ -336,12 +328,20 @@ type meanwhile struct {
 }
 
 func (m *meanwhile) CookieSet(ctx context.Context, tenant, domain string) (store.CookieSet, error) {
-	s, err := m.Rows.CookieSet(ctx, tenant, domain)
+	defer m.once()
+	return m.Rows.CookieSet(ctx, tenant, domain)
+}
+
+func (m *meanwhile) Secret(ctx context.Context, tenant, agent, service string) (store.Secret, error) {
+	defer m.once()
+	return m.Rows.Secret(ctx, tenant, agent, service)
+}
+
+func (m *meanwhile) once() {
 	if do := m.do; do != nil {
 		m.do = nil
 		do()
 	}
-	return s, err
 }
 
 // A rotation writes back what it read: what another process stores or deletes in between would be lost or come back.
@@ -407,8 +407,8 @@ type afterwards struct {
 	do func()
 }
 
-func (a *afterwards) PutCookieSet(ctx context.Context, s store.CookieSet) error {
-	err := a.Rows.PutCookieSet(ctx, s)
+func (a *afterwards) PutCookieSet(ctx context.Context, was, s store.CookieSet) error {
+	err := a.Rows.PutCookieSet(ctx, was, s)
 	if do := a.do; do != nil {
 		a.do = nil
 		do()
@@ -423,11 +423,11 @@ func TestEntryThatAnotherNodeStoresWithTheOldKeyIsNotLost(t *testing.T) {
 	w.put(old, "default", "example.com", "one")
 	late := &afterwards{Rows: w.db}
 	late.do = func() {
-		s, err := old.nextSet(t.Context(), NewCookies{Tenant: "default", Domain: "example.org"})
+		_, s, err := old.nextSet(t.Context(), NewCookies{Tenant: "default", Domain: "example.org"})
 		if err == nil {
 			s.Ciphertext, err = old.current().seal(placeOfCookies(s), cookies.Encode(jar("late")))
 		}
-		if err := errors.Join(err, w.db.PutCookieSet(t.Context(), s)); err != nil {
+		if err := errors.Join(err, w.db.PutCookieSet(t.Context(), store.CookieSet{}, s)); err != nil {
 			t.Error(err)
 		}
 	}

@@ -120,9 +120,7 @@ func TestRowsThatWereSwappedAreRefusedAndNotOverwritten(t *testing.T) {
 	} {
 		bad := good
 		bad.Ciphertext = ciphertext
-		if err := w.db.PutCookieSet(t.Context(), bad); err != nil {
-			t.Fatal(err)
-		}
+		w.overwrite(bad)
 		before := w.rowsNow()
 		got, err := values(v, "default", "example.com")
 		if problem.CodeOf(err) != problem.VaultRowDamaged || got != nil {
@@ -136,15 +134,13 @@ func TestRowsThatWereSwappedAreRefusedAndNotOverwritten(t *testing.T) {
 			t.Errorf("%s: rows were overwritten", name)
 		}
 	}
-	if err := w.db.PutCookieSet(t.Context(), good); err != nil {
-		t.Fatal(err)
-	}
+	w.overwrite(good)
 	w.wantCookies(v, "default", "example.com", "one")
 
 	for name, other := range map[string]store.Secret{"the agent's": row(agents), "another service's": row(elses)} {
 		bad := goodSecret
 		bad.Ciphertext = other.Ciphertext
-		if err := w.db.PutSecret(t.Context(), bad); err != nil {
+		if err := w.db.PutSecret(t.Context(), row(tenants), bad); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := secretOf(v, tenants); problem.CodeOf(err) != problem.VaultRowDamaged || got != "" {
@@ -157,7 +153,7 @@ func TestRowsThatWereSwappedAreRefusedAndNotOverwritten(t *testing.T) {
 	}
 	moved := good
 	moved.ID = "another"
-	if err := w.db.PutCookieSet(t.Context(), moved); err != nil {
+	if err := w.db.PutCookieSet(t.Context(), store.CookieSet{}, moved); err != nil {
 		t.Fatal(err)
 	}
 	_, err := values(v, "default", "example.com")

@@ -73,18 +73,14 @@ func (v *Vault) PutSecret(ctx context.Context, n SecretName, value secret.Value,
 		if err != nil {
 			return err
 		}
-		for range attempts {
-			if err = v.putSecret(ctx, keys, n, value, to); !errors.Is(err, store.ErrExists) {
-				break
-			}
-		}
-		return err
+		return decided(func() error { return v.putSecret(ctx, keys, n, value, to) })
 	})
 }
 
 func (v *Vault) putSecret(ctx context.Context, keys *keyring, n SecretName, value secret.Value, to []Destination) error {
 	now := v.now()
-	s, err := v.store.Secret(ctx, n.Tenant, n.Agent, n.Service)
+	was, err := v.store.Secret(ctx, n.Tenant, n.Agent, n.Service)
+	s := was
 	if errors.Is(err, store.ErrNotFound) {
 		s = store.Secret{ID: newID(), Tenant: n.Tenant, Agent: n.Agent, Service: n.Service, CreatedAt: now}
 	} else if err != nil {
@@ -106,7 +102,7 @@ func (v *Vault) putSecret(ctx context.Context, keys *keyring, n SecretName, valu
 	if err := v.fits(ctx, row{place: placeOfSecret(s), bytes: int64(len(s.Ciphertext))}); err != nil {
 		return err
 	}
-	return stored(v.store.PutSecret(ctx, s), n.Tenant, "secret "+n.Service)
+	return stored(v.store.PutSecret(ctx, was, s), n.Tenant, "secret "+n.Service)
 }
 
 // boundTo is what a secret is bound to, as far as it can be read.
@@ -115,16 +111,21 @@ func (v *Vault) boundTo(s store.Secret) []Destination {
 	if p.form != formBound {
 		return nil
 	}
-	plaintext, err := v.unseal(p, s.Ciphertext)
+	plaintext, to, _, err := v.openSecret(s)
+	clear(plaintext)
 	if err != nil {
 		return nil // its use says what is wrong
 	}
-	defer clear(plaintext)
-	to, _, err := unbind(p, plaintext)
-	if err != nil {
-		return nil
-	}
 	return to
+}
+
+// openSecret decrypts a secret. The caller wipes the plaintext, of which value is a part.
+func (v *Vault) openSecret(s store.Secret) (plaintext []byte, to []Destination, value []byte, err error) {
+	p := placeOfSecret(s)
+	if plaintext, err = v.unseal(p, s.Ciphertext); err == nil {
+		to, value, err = unbind(p, plaintext)
+	}
+	return plaintext, to, value, err
 }
 
 // UseSecret decrypts the agent's secret of a service, or the tenant's if the agent has none of its own, and gives it to
@@ -135,26 +136,27 @@ func (v *Vault) UseSecret(ctx context.Context, n SecretName, to Destination, use
 	if err := n.check(); err != nil {
 		return err
 	}
-	s, err := v.store.Secret(ctx, n.Tenant, n.Agent, n.Service)
-	if errors.Is(err, store.ErrNotFound) && n.Agent != "" {
-		s, err = v.store.Secret(ctx, n.Tenant, "", n.Service)
-	}
-	if errors.Is(err, store.ErrNotFound) {
-		return noSecret(n)
-	}
+	var plaintext, part []byte
+	defer func() { clear(plaintext) }()
+	err := decided(func() error {
+		clear(plaintext)
+		s, err := v.store.Secret(ctx, n.Tenant, n.Agent, n.Service)
+		if errors.Is(err, store.ErrNotFound) && n.Agent != "" {
+			s, err = v.store.Secret(ctx, n.Tenant, "", n.Service)
+		}
+		if errors.Is(err, store.ErrNotFound) {
+			return noSecret(n)
+		}
+		if err != nil {
+			return fmt.Errorf("read secret %s: %w", n.Service, err)
+		}
+		var bound []Destination
+		if plaintext, bound, part, err = v.openSecret(s); err != nil {
+			return err
+		}
+		return v.goesTo(ctx, s, bound, to, part)
+	})
 	if err != nil {
-		return fmt.Errorf("read secret %s: %w", n.Service, err)
-	}
-	plaintext, err := v.unseal(placeOfSecret(s), s.Ciphertext)
-	if err != nil {
-		return err
-	}
-	defer clear(plaintext)
-	bound, part, err := unbind(placeOfSecret(s), plaintext)
-	if err != nil {
-		return err
-	}
-	if err := v.goesTo(ctx, s, bound, to); err != nil {
 		return err
 	}
 	value := secret.Own(part)

@@ -34,12 +34,12 @@ import (
 
 // Rows is what the vault needs of a store.
 type Rows interface {
-	PutCookieSet(ctx context.Context, s store.CookieSet) error
+	PutCookieSet(ctx context.Context, was, s store.CookieSet) error
 	CookieSet(ctx context.Context, tenant, domain string) (store.CookieSet, error)
 	ListCookieSets(ctx context.Context, tenant string) ([]store.CookieSet, error)
 	DeleteCookieSet(ctx context.Context, tenant, domain string) error
 
-	PutSecret(ctx context.Context, s store.Secret) error
+	PutSecret(ctx context.Context, was, s store.Secret) error
 	Secret(ctx context.Context, tenant, agent, service string) (store.Secret, error)
 	ListSecrets(ctx context.Context, tenant string) ([]store.Secret, error)
 	ListSealed(ctx context.Context) ([]store.Sealed, error)
@@ -194,6 +194,20 @@ func (v *Vault) exclusively(ctx context.Context, f func() error) (err error) {
 	}
 	defer func() { err = errors.Join(err, release()) }()
 	return f()
+}
+
+// attempts is how often a change starts again because another node made one in between.
+const attempts = 5
+
+// decided runs f, which reads a row and writes what follows from it, again when another node has changed the row in between. The
+// lock of this host does not keep it from that.
+func decided(f func() error) (err error) {
+	for range attempts {
+		if err = f(); !errors.Is(err, store.ErrExists) {
+			break
+		}
+	}
+	return err
 }
 
 // row is what is known of an entry of either kind without reading it.

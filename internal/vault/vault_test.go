@@ -439,12 +439,12 @@ type raceOnce struct {
 	race func()
 }
 
-func (r *raceOnce) PutCookieSet(ctx context.Context, s store.CookieSet) error {
+func (r *raceOnce) PutCookieSet(ctx context.Context, was, s store.CookieSet) error {
 	if race := r.race; race != nil {
 		r.race = nil
 		race()
 	}
-	return r.Rows.PutCookieSet(ctx, s)
+	return r.Rows.PutCookieSet(ctx, was, s)
 }
 
 func TestASetThatAnotherNodeMadeInBetweenIsReplacedUnderItsID(t *testing.T) {
@@ -460,14 +460,14 @@ func TestASetThatAnotherNodeMadeInBetweenIsReplacedUnderItsID(t *testing.T) {
 	var theirs CookieSet
 	racing.race = func() {
 		// Past the lock between processes of one host, which the other node does not have.
-		s, err := other.nextSet(t.Context(), NewCookies{Tenant: "default", Domain: "example.com"})
+		was, s, err := other.nextSet(t.Context(), NewCookies{Tenant: "default", Domain: "example.com"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if s.Ciphertext, err = other.current().seal(placeOfCookies(s), []byte(`[]`)); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.db.PutCookieSet(t.Context(), s); err != nil {
+		if err := w.db.PutCookieSet(t.Context(), was, s); err != nil {
 			t.Fatal(err)
 		}
 		theirs = other.describe(s, nil, nil)

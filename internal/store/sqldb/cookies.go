@@ -17,24 +17,27 @@ func (db *Tables) scanCookieSet(row Scanner) (s store.CookieSet, err error) {
 	return s, err
 }
 
-func (db *Tables) PutCookieSet(ctx context.Context, s store.CookieSet) error {
+func (db *Tables) PutCookieSet(ctx context.Context, was, s store.CookieSet) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	return db.changeOr(ctx, errOccupied, "put cookie set", `INSERT INTO cookie_sets (`+cookieSetColumns+`)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
-		ON CONFLICT (tenant, domain) DO UPDATE SET
-			ciphertext = excluded.ciphertext, count = excluded.count, scopes = excluded.scopes, max_leases = excluded.max_leases,
-			last_refreshed_at = excluded.last_refreshed_at, expires_at = excluded.expires_at, egress_domains = excluded.egress_domains,
-			signed_in_page = excluded.signed_in_page, signed_in_marker = excluded.signed_in_marker, unwatched = excluded.unwatched,
-			signed_out_at = CASE WHEN excluded.last_refreshed_at = cookie_sets.last_refreshed_at THEN cookie_sets.signed_out_at END,
-			signed_out_by = CASE WHEN excluded.last_refreshed_at = cookie_sets.last_refreshed_at THEN cookie_sets.signed_out_by ELSE '' END,
-			last_injected_at = CASE WHEN excluded.last_injected_at > cookie_sets.last_injected_at OR cookie_sets.last_injected_at IS NULL
-				THEN excluded.last_injected_at ELSE cookie_sets.last_injected_at END
-		WHERE cookie_sets.id = excluded.id`,
+	if was.ID == "" {
+		return db.add(ctx, "put cookie set", `INSERT INTO cookie_sets (`+cookieSetColumns+`)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`,
+			s.ID, s.Tenant, s.Domain, Bytes(s.Ciphertext), s.Count, db.dialect.List(s.Scopes), s.MaxLeases,
+			db.dialect.Stamp(s.CreatedAt), db.dialect.Stamp(s.LastRefreshedAt), db.dialect.Stamp(s.LastInjectedAt), db.dialect.Stamp(s.ExpiresAt), db.dialect.List(s.EgressDomains),
+			s.SignedIn.Page, s.SignedIn.Marker, s.SignedIn.Unwatched, db.dialect.Stamp(s.SignedOutAt), s.SignedOutBy)
+	}
+	return db.changeOr(ctx, errOccupied, "put cookie set", `UPDATE cookie_sets SET
+			ciphertext = $4, count = $5, scopes = $6, max_leases = $7, last_refreshed_at = $8, expires_at = $9, egress_domains = $10,
+			signed_in_page = $11, signed_in_marker = $12, unwatched = $13,
+			signed_out_at = CASE WHEN last_refreshed_at = $8 THEN signed_out_at END,
+			signed_out_by = CASE WHEN last_refreshed_at = $8 THEN signed_out_by ELSE '' END
+		WHERE id = $1 AND tenant = $2 AND domain = $3 AND ciphertext = $14 AND scopes = $15 AND max_leases = $16 AND egress_domains = $17
+			AND signed_in_page = $18 AND signed_in_marker = $19 AND unwatched = $20`,
 		s.ID, s.Tenant, s.Domain, Bytes(s.Ciphertext), s.Count, db.dialect.List(s.Scopes), s.MaxLeases,
-		db.dialect.Stamp(s.CreatedAt), db.dialect.Stamp(s.LastRefreshedAt), db.dialect.Stamp(s.LastInjectedAt), db.dialect.Stamp(s.ExpiresAt), db.dialect.List(s.EgressDomains),
-		s.SignedIn.Page, s.SignedIn.Marker, s.SignedIn.Unwatched, db.dialect.Stamp(s.SignedOutAt), s.SignedOutBy)
+		db.dialect.Stamp(s.LastRefreshedAt), db.dialect.Stamp(s.ExpiresAt), db.dialect.List(s.EgressDomains), s.SignedIn.Page, s.SignedIn.Marker, s.SignedIn.Unwatched,
+		Bytes(was.Ciphertext), db.dialect.List(was.Scopes), was.MaxLeases, db.dialect.List(was.EgressDomains), was.SignedIn.Page, was.SignedIn.Marker, was.SignedIn.Unwatched)
 }
 
 func (db *Tables) CookieSet(ctx context.Context, tenant, domain string) (store.CookieSet, error) {

@@ -16,16 +16,17 @@ func scanSecret(row Scanner) (s store.Secret, err error) {
 	return s, err
 }
 
-func (db *Tables) PutSecret(ctx context.Context, s store.Secret) error {
+func (db *Tables) PutSecret(ctx context.Context, was, s store.Secret) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	return db.changeOr(ctx, errOccupied, "put secret", `INSERT INTO secrets (`+secretColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-		ON CONFLICT (tenant, coalesce(agent, ''), service) DO UPDATE SET
-			ciphertext = excluded.ciphertext, updated_at = excluded.updated_at,
-			used_at = CASE WHEN excluded.used_at > secrets.used_at OR secrets.used_at IS NULL THEN excluded.used_at ELSE secrets.used_at END
-		WHERE secrets.id = excluded.id`,
-		s.ID, s.Tenant, text(s.Agent), s.Service, Bytes(s.Ciphertext), db.dialect.Stamp(s.CreatedAt), db.dialect.Stamp(s.UpdatedAt), db.dialect.Stamp(s.UsedAt))
+	if was.ID == "" {
+		return db.add(ctx, "put secret", `INSERT INTO secrets (`+secretColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
+			s.ID, s.Tenant, text(s.Agent), s.Service, Bytes(s.Ciphertext), db.dialect.Stamp(s.CreatedAt), db.dialect.Stamp(s.UpdatedAt), db.dialect.Stamp(s.UsedAt))
+	}
+	return db.changeOr(ctx, errOccupied, "put secret", `UPDATE secrets SET ciphertext = $5, updated_at = $6
+		WHERE id = $1 AND tenant = $2 AND coalesce(agent, '') = $3 AND service = $4 AND ciphertext = $7`,
+		s.ID, s.Tenant, s.Agent, s.Service, Bytes(s.Ciphertext), db.dialect.Stamp(s.UpdatedAt), Bytes(was.Ciphertext))
 }
 
 func (db *Tables) Secret(ctx context.Context, tenant, agent, service string) (store.Secret, error) {

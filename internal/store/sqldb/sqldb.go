@@ -57,7 +57,7 @@ type Tables struct{ dialect Dialect }
 // New has the tables of a database.
 func New(d Dialect) Tables { return Tables{d} }
 
-// errOccupied is what an upsert that changed nothing means: the place is taken by a row with another ID.
+// errOccupied is what it means that the row that was to be replaced is not there as it was read.
 var errOccupied = fmt.Errorf("another one has taken its place: %w", store.ErrExists)
 
 // Closed says whether an error is of a pool or a connection that was closed. Package database/sql has no name for the first.

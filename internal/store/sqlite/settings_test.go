@@ -115,7 +115,7 @@ func TestFullDatabaseChangesNothing(t *testing.T) {
 	}
 	setting("PRAGMA max_page_count = 80")
 	set := store.CookieSet{ID: "c", Tenant: "default", Domain: "a.example", MaxLeases: 1, Ciphertext: make([]byte, 1<<20), CreatedAt: time.Date(2031, 2, 3, 12, 0, 0, 0, time.UTC)}
-	err := db.PutCookieSet(ctx, set)
+	err := db.PutCookieSet(ctx, store.CookieSet{}, set)
 	if !errors.Is(err, store.ErrUnavailable) || problem.CodeOf(err) != problem.DiskFull {
 		t.Fatalf("got %v", err)
 	}
@@ -126,7 +126,7 @@ func TestFullDatabaseChangesNothing(t *testing.T) {
 		t.Errorf("a change for which there is space: %v", err)
 	}
 	setting("PRAGMA max_page_count = 1000000")
-	if err := db.PutCookieSet(ctx, set); err != nil {
+	if err := db.PutCookieSet(ctx, store.CookieSet{}, set); err != nil {
 		t.Errorf("when there is space again: %v", err)
 	}
 }

@@ -33,10 +33,10 @@ func testCookieSets(t *testing.T, s store.Store) {
 	wantError(t, "a removed set", err, store.ErrNotFound)
 	wantError(t, "remove it again", s.DeleteCookieSet(ctx, "acme", "a.example"), store.ErrNotFound)
 	wantError(t, "mark it", s.MarkInjected(ctx, "acme", "a.example", at(1)), store.ErrNotFound)
-	wantError(t, "a set of no tenant", s.PutCookieSet(ctx, cookieSet("c9", "none", "a.example")), store.ErrNotFound)
+	wantError(t, "a set of no tenant", s.PutCookieSet(ctx, store.CookieSet{}, cookieSet("c9", "none", "a.example")), store.ErrNotFound)
 
 	bare := store.CookieSet{ID: "c4", Tenant: "acme", Domain: "bare.example", MaxLeases: 2, CreatedAt: at(1)}
-	must(t, s.PutCookieSet(ctx, bare))
+	must(t, s.PutCookieSet(ctx, store.CookieSet{}, bare))
 	check(t, "a set without anything", bare)(s.CookieSet(ctx, "acme", "bare.example"))
 }
 
@@ -64,15 +64,16 @@ func testSignedOut(t *testing.T, s store.Store) {
 	changed := set
 	changed.SignedIn = store.SignedIn{Page: "https://a.example/", Unwatched: true}
 	changed.SignedOutAt, changed.SignedOutBy = time.Time{}, "" // as somebody read it before it was seen
-	must(t, s.PutCookieSet(ctx, changed))
+	must(t, s.PutCookieSet(ctx, set, changed))
 	set.SignedIn = changed.SignedIn
 	is("after its rules were changed", at(5), "login_page")
 	mark(4, 7, "")
 	is("after a session that is signed in", time.Time{}, "")
 	mark(4, 8, "refused")
 	is("when it is seen again", at(8), "refused")
+	was := set
 	set.LastRefreshedAt = at(9)
-	must(t, s.PutCookieSet(ctx, set))
+	must(t, s.PutCookieSet(ctx, was, set))
 	is("after it was refreshed", time.Time{}, "")
 	check(t, "the other set", other)(s.CookieSet(ctx, "default", "b.example"))
 	wantError(t, "mark none", s.MarkSignedOut(ctx, "default", "none.example", store.SignedOut{Opened: at(1), At: at(1)}), store.ErrNotFound)
@@ -91,8 +92,8 @@ func testReplacedCookieSets(t *testing.T, s store.Store) {
 		CreatedAt: at(60), LastRefreshedAt: at(60), ExpiresAt: at(99), LastInjectedAt: at(40),
 		EgressDomains: []string{"other.example"},
 	}
-	must(t, s.PutCookieSet(ctx, fresh))
-	must(t, s.PutCookieSet(ctx, fresh))
+	must(t, s.PutCookieSet(ctx, old, fresh))
+	must(t, s.PutCookieSet(ctx, fresh, fresh))
 	want := fresh
 	want.CreatedAt, want.LastInjectedAt = old.CreatedAt, at(50)
 	check(t, "the new set", want)(s.CookieSet(ctx, "default", "a.example"))
@@ -101,15 +102,32 @@ func testReplacedCookieSets(t *testing.T, s store.Store) {
 	same(t, "busy after it was replaced", busy, []string{"a.example"})
 
 	stranger := cookieSet("c2", "default", "a.example")
-	wantError(t, "another ID for the same place", s.PutCookieSet(ctx, stranger), store.ErrExists)
+	wantError(t, "another ID for the same place", s.PutCookieSet(ctx, store.CookieSet{}, stranger), store.ErrExists)
 	moved := cookieSet("c1", "default", "b.example")
-	wantError(t, "the same ID for another place", s.PutCookieSet(ctx, moved), store.ErrExists)
-	check(t, "the set after both", want)(s.CookieSet(ctx, "default", "a.example"))
+	for what, was := range map[string]store.CookieSet{"a new": {}, "an old": fresh} {
+		wantError(t, "the same ID for another place, as "+what+" one", s.PutCookieSet(ctx, was, moved), store.ErrExists)
+	}
+	for what, change := range map[string]func(*store.CookieSet){
+		"cookies": func(c *store.CookieSet) { c.Ciphertext = []byte("others") }, "scopes": func(c *store.CookieSet) { c.Scopes = nil },
+		"leases":         func(c *store.CookieSet) { c.MaxLeases = 2 },
+		"egress domains": func(c *store.CookieSet) { c.EgressDomains = []string{"other.example", "x.example"} },
+		"page":           func(c *store.CookieSet) { c.SignedIn.Page = "https://a.example/" },
+		"marker":         func(c *store.CookieSet) { c.SignedIn.Marker = "a" }, "watching": func(c *store.CookieSet) { c.SignedIn.Unwatched = true },
+	} {
+		was := fresh
+		change(&was)
+		wantError(t, "somebody has changed its "+what, s.PutCookieSet(ctx, was, old), store.ErrExists)
+	}
+	check(t, "the set after all", want)(s.CookieSet(ctx, "default", "a.example"))
+	gone := cookieSet("c9", "default", "gone.example")
+	wantError(t, "somebody has removed it", s.PutCookieSet(ctx, gone, gone), store.ErrExists)
+	_, err = s.CookieSet(ctx, "default", "gone.example")
+	wantError(t, "what was removed", err, store.ErrNotFound)
 
 	// Of many that fill an empty place, each with an ID of its own, one does.
 	var won counter
 	race(8, func(i int) {
-		switch err := s.PutCookieSet(ctx, cookieSet(fmt.Sprint("r", i), "default", "race.example")); {
+		switch err := s.PutCookieSet(ctx, store.CookieSet{}, cookieSet(fmt.Sprint("r", i), "default", "race.example")); {
 		case err == nil:
 			won.add()
 		case !errors.Is(err, store.ErrExists):
@@ -129,7 +147,7 @@ func testLeases(t *testing.T, s store.Store) {
 	}
 	wide := cookieSet("wide", "default", "wide.example")
 	wide.MaxLeases = 2
-	must(t, s.PutCookieSet(ctx, wide))
+	must(t, s.PutCookieSet(ctx, store.CookieSet{}, wide))
 	free := []string(nil)
 
 	check(t, "nothing", free)(lease("s0", "n1"))
@@ -213,7 +231,7 @@ func testSecrets(t *testing.T, s store.Store) {
 	shared := store.Secret{ID: "x2", Tenant: "acme", Service: "mail", Ciphertext: []byte("shared"), CreatedAt: at(1), UpdatedAt: at(2)}
 	early := store.Secret{ID: "x3", Tenant: "acme", Service: "bank", Ciphertext: []byte("bank"), CreatedAt: at(1), UpdatedAt: at(2)}
 	for _, x := range []store.Secret{own, shared, early} {
-		must(t, s.PutSecret(ctx, x))
+		must(t, s.PutSecret(ctx, store.Secret{}, x))
 	}
 	check(t, "an agent's", own)(s.Secret(ctx, "acme", "a1", "mail"))
 	check(t, "the tenant's", shared)(s.Secret(ctx, "acme", "", "mail"))
@@ -223,7 +241,7 @@ func testSecrets(t *testing.T, s store.Store) {
 
 	long := newCookieSet(t, s, "c1", "default", "a.example")
 	long.Ciphertext = bytes.Repeat([]byte("0123456789"), 10)
-	must(t, s.PutCookieSet(ctx, long))
+	must(t, s.PutCookieSet(ctx, cookieSet("c1", "default", "a.example"), long))
 	sealed, err := s.ListSealed(ctx)
 	must(t, err)
 	slices.SortFunc(sealed, func(a, b store.Sealed) int { return strings.Compare(a.ID, b.ID) })
@@ -239,22 +257,25 @@ func testSecrets(t *testing.T, s store.Store) {
 	must(t, s.MarkUsed(ctx, "acme", "", "mail", at(20)))
 	next := shared
 	next.Ciphertext, next.CreatedAt, next.UpdatedAt, next.UsedAt = []byte("next"), at(90), at(90), at(10)
-	must(t, s.PutSecret(ctx, next))
+	must(t, s.PutSecret(ctx, shared, next))
 	next.CreatedAt, next.UsedAt = at(1), at(30)
 	check(t, "replaced", next)(s.Secret(ctx, "acme", "", "mail"))
+	wantError(t, "somebody has changed it", s.PutSecret(ctx, shared, shared), store.ErrExists)
+	check(t, "what somebody has changed", next)(s.Secret(ctx, "acme", "", "mail"))
 	check(t, "the agent's of the same service", own)(s.Secret(ctx, "acme", "a1", "mail"))
 
 	taken := next
 	taken.ID = "x9"
-	wantError(t, "another ID for the same place", s.PutSecret(ctx, taken), store.ErrExists)
+	wantError(t, "another ID for the same place", s.PutSecret(ctx, store.Secret{}, taken), store.ErrExists)
 	taken = own
 	taken.Service = "other"
-	wantError(t, "the same ID for another place", s.PutSecret(ctx, taken), store.ErrExists)
+	wantError(t, "the same ID for another place", s.PutSecret(ctx, store.Secret{}, taken), store.ErrExists)
 	taken = own
 	taken.ID, taken.Agent = "x9", "a2"
-	wantError(t, "the agent of another tenant", s.PutSecret(ctx, taken), store.ErrNotFound)
+	wantError(t, "the agent of another tenant", s.PutSecret(ctx, store.Secret{}, taken), store.ErrNotFound)
 
 	must(t, s.DeleteSecret(ctx, "acme", "", "mail"))
+	wantError(t, "somebody has removed it", s.PutSecret(ctx, next, next), store.ErrExists)
 	wantError(t, "remove it again", s.DeleteSecret(ctx, "acme", "", "mail"), store.ErrNotFound)
 	wantError(t, "mark it", s.MarkUsed(ctx, "acme", "", "mail", at(1)), store.ErrNotFound)
 	_, err = s.Secret(ctx, "acme", "", "mail")
@@ -272,7 +293,7 @@ func testTenantsAreSeparate(t *testing.T, s store.Store) {
 	set := newCookieSet(t, s, "c1", "acme", "a.example")
 	agent := newAgent(t, s, "a1", "acme", "bea")
 	secret := store.Secret{ID: "x1", Tenant: "acme", Agent: "a1", Service: "mail", Ciphertext: []byte("x"), CreatedAt: at(1)}
-	must(t, s.PutSecret(ctx, secret))
+	must(t, s.PutSecret(ctx, store.Secret{}, secret))
 	g := grant("g1", "acme")
 	must(t, s.CreateGrant(ctx, g))
 	row := auditRow("n1", 1)
@@ -293,7 +314,7 @@ func testTenantsAreSeparate(t *testing.T, s store.Store) {
 	}
 	stolen := set
 	stolen.Tenant = "evil"
-	wantError(t, "the row of another tenant", s.PutCookieSet(ctx, stolen), store.ErrExists)
+	wantError(t, "the row of another tenant", s.PutCookieSet(ctx, store.CookieSet{}, stolen), store.ErrExists)
 	check(t, "agents", []store.Agent(nil))(s.ListAgents(ctx, "evil"))
 	check(t, "cookies", []store.CookieSet(nil))(s.ListCookieSets(ctx, "evil"))
 	check(t, "secrets", []store.Secret(nil))(s.ListSecrets(ctx, "evil"))
@@ -379,9 +400,9 @@ func testLargeValues(t *testing.T, s store.Store) {
 	}
 	set := cookieSet("c1", "default", "a.example")
 	set.Ciphertext = large
-	must(t, s.PutCookieSet(ctx, set))
+	must(t, s.PutCookieSet(ctx, store.CookieSet{}, set))
 	secret := store.Secret{ID: "x1", Tenant: "default", Service: "mail", Ciphertext: large, CreatedAt: at(1)}
-	must(t, s.PutSecret(ctx, secret))
+	must(t, s.PutSecret(ctx, store.Secret{}, secret))
 	row := auditRow("n1", 1)
 	row.Detail = large
 	must(t, s.AppendAudit(ctx, []store.AuditRow{row}))

@@ -91,8 +91,8 @@ func testAgents(t *testing.T, s store.Store) {
 	wantError(t, "revoke nobody", s.RevokeAgent(ctx, "a9", at(5)), store.ErrNotFound)
 
 	must(t, s.CreateToken(ctx, store.Token{ID: "t1", Agent: "a1", Hash: hash("t1"), CreatedAt: at(1)}))
-	must(t, s.PutSecret(ctx, store.Secret{ID: "x1", Tenant: "acme", Agent: "a1", Service: "mail", Ciphertext: []byte("x"), CreatedAt: at(1)}))
-	must(t, s.PutSecret(ctx, store.Secret{ID: "x2", Tenant: "acme", Service: "mail", Ciphertext: []byte("x"), CreatedAt: at(1)}))
+	must(t, s.PutSecret(ctx, store.Secret{}, store.Secret{ID: "x1", Tenant: "acme", Agent: "a1", Service: "mail", Ciphertext: []byte("x"), CreatedAt: at(1)}))
+	must(t, s.PutSecret(ctx, store.Secret{}, store.Secret{ID: "x2", Tenant: "acme", Service: "mail", Ciphertext: []byte("x"), CreatedAt: at(1)}))
 	must(t, s.DeleteAgent(ctx, "a1"))
 	wantError(t, "delete it again", s.DeleteAgent(ctx, "a1"), store.ErrNotFound)
 	_, _, err := s.TokenByHash(ctx, hash("t1"))

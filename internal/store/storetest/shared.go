@@ -63,7 +63,7 @@ func testLeasesOfTwoNodes(t *testing.T, d Database) {
 	nodes := []store.Store{open(t, d), open(t, d)}
 	set := cookieSet("c1", "default", "a.example")
 	set.MaxLeases = 3
-	must(t, nodes[0].PutCookieSet(t.Context(), set))
+	must(t, nodes[0].PutCookieSet(t.Context(), store.CookieSet{}, set))
 	var got counter
 	race(16, func(i int) {
 		l := store.Lease{Tenant: "default", Session: fmt.Sprint("s", i), Node: fmt.Sprint("n", i%2), At: at(1), ExpiresAt: at(100)}

@@ -138,7 +138,7 @@ func cookieSet(id, tenant, domain string) store.CookieSet {
 func newCookieSet(t *testing.T, s store.Store, id, tenant, domain string) store.CookieSet {
 	t.Helper()
 	c := cookieSet(id, tenant, domain)
-	must(t, s.PutCookieSet(t.Context(), c))
+	must(t, s.PutCookieSet(t.Context(), store.CookieSet{}, c))
 	return c
 }
 
