@@ -102,7 +102,7 @@ func (v *Vault) BindDeclared(ctx context.Context) error {
 	}
 	var errs []error
 	for _, s := range all {
-		if len(v.boundTo(s)) > 0 {
+		if len(v.boundTo(ctx, s)) > 0 {
 			continue
 		}
 		only, err := v.only(ctx, s)

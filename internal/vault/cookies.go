@@ -274,7 +274,7 @@ func (v *Vault) UseLogin(ctx context.Context, tenant, domain string, use func(we
 		return err
 	}
 	var l weblogin.Login
-	err = v.opened(s, func(plaintext []byte) (err error) {
+	err = v.opened(ctx, &s, func(plaintext []byte) (err error) {
 		l, err = weblogin.Decode(plaintext)
 		return err
 	})
@@ -285,16 +285,22 @@ func (v *Vault) UseLogin(ctx context.Context, tenant, domain string, use func(we
 	return use(l)
 }
 
-// opened gives what is in a row to a function that reads it, and wipes it afterwards.
-func (v *Vault) opened(s store.CookieSet, read func(plaintext []byte) error) error {
-	p := placeOfCookies(s)
-	plaintext, err := v.unseal(p, s.Ciphertext)
+// opened gives what is in a row, which may be another one afterwards, to a function that reads it, and wipes it. See [reread].
+func (v *Vault) opened(ctx context.Context, s *store.CookieSet, read func(plaintext []byte) error) error {
+	plaintext, err := v.unseal(placeOfCookies(*s), s.Ciphertext)
+	if reread(err) {
+		var now store.CookieSet
+		if now, err = v.set(ctx, s.Tenant, s.Domain); err == nil {
+			*s = now
+			plaintext, err = v.unseal(placeOfCookies(now), now.Ciphertext)
+		}
+	}
 	if err != nil {
 		return err
 	}
 	defer clear(plaintext)
 	if err := read(plaintext); err != nil {
-		return damaged(p, err)
+		return damaged(placeOfCookies(*s), err)
 	}
 	return nil
 }
@@ -321,7 +327,7 @@ func (v *Vault) Cookies(ctx context.Context, tenant, domain string) (CookieSet, 
 	if err != nil {
 		return CookieSet{}, err
 	}
-	return v.look(s), nil
+	return v.look(ctx, s), nil
 }
 
 // ListCookies describes the sets of a tenant, by domain; of all tenants when tenant is empty. A set that cannot be
@@ -336,15 +342,15 @@ func (v *Vault) ListCookies(ctx context.Context, tenant string) ([]CookieSet, er
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("list cookie sets: %w", err)
 		}
-		out[i] = v.look(s)
+		out[i] = v.look(ctx, s)
 	}
 	return out, nil
 }
 
-func (v *Vault) look(s store.CookieSet) CookieSet {
+func (v *Vault) look(ctx context.Context, s store.CookieSet) CookieSet {
 	var list []cookies.Cookie
 	var storage []weblogin.OriginInfo
-	err := v.opened(s, func(plaintext []byte) (err error) {
+	err := v.opened(ctx, &s, func(plaintext []byte) (err error) {
 		list, storage, err = weblogin.Peek(plaintext)
 		return err
 	})

@@ -337,10 +337,74 @@ func (m *meanwhile) Secret(ctx context.Context, tenant, agent, service string) (
 	return m.Rows.Secret(ctx, tenant, agent, service)
 }
 
+func (m *meanwhile) ListCookieSets(ctx context.Context, tenant string) ([]store.CookieSet, error) {
+	defer m.once()
+	return m.Rows.ListCookieSets(ctx, tenant)
+}
+
+func (m *meanwhile) ListSecrets(ctx context.Context, tenant string) ([]store.Secret, error) {
+	defer m.once()
+	return m.Rows.ListSecrets(ctx, tenant)
+}
+
 func (m *meanwhile) once() {
 	if do := m.do; do != nil {
 		m.do = nil
 		do()
+	}
+}
+
+// What was read before a rotation has the key that the rotation destroys at its end.
+func TestWhatWasReadBeforeARotationEndedOpens(t *testing.T) {
+	mail := SecretName{Tenant: "default", Service: "mail"}
+	for name, use := range map[string]func(*Vault) (string, error){
+		"a login": func(v *Vault) (string, error) {
+			got, err := values(v, "default", "example.com")
+			return fmt.Sprint(got), err
+		},
+		"a secret": func(v *Vault) (string, error) { return secretOf(v, mail) },
+		"a set": func(v *Vault) (string, error) {
+			s, err := v.Cookies(context.Background(), "default", "example.com")
+			return fmt.Sprint(len(s.Cookies), s.Problem), err
+		},
+		"sets": func(v *Vault) (string, error) {
+			list, err := v.ListCookies(context.Background(), "default")
+			return fmt.Sprint(len(list[0].Cookies), list[0].Problem), err
+		},
+		"secrets": func(v *Vault) (string, error) {
+			list, err := v.ListSecrets(context.Background(), "default")
+			return fmt.Sprint(list[0].BoundTo), err
+		},
+		"declared secrets": func(v *Vault) (string, error) { return "", v.BindDeclared(context.Background()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newFixture(t)
+			between := &meanwhile{Rows: w.db}
+			o := w.options()
+			o.Store = between
+			v, err := Open(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.put(v, "default", "example.com", "one")
+			w.putSecret(v, mail, "value")
+			only := func(context.Context, SecretName) ([]Destination, error) {
+				return []Destination{"https://elsewhere.example"}, nil
+			}
+			v.BindBy(only)
+			want, err := use(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			between.do = func() {
+				if got, err := v.Rotate(t.Context()); err != nil || len(got.Destroyed) != 1 {
+					t.Errorf("%+v, %v", got, err)
+				}
+			}
+			if got, err := use(v); err != nil || got != want || between.do != nil {
+				t.Errorf("got %s, %v; want %s", got, err, want)
+			}
+		})
 	}
 }
 

@@ -88,7 +88,7 @@ func (v *Vault) putSecret(ctx context.Context, keys *keyring, n SecretName, valu
 	}
 	if len(to) == 0 {
 		// The destinations stay as they were; a secret that no longer opens has none.
-		to = v.boundTo(s)
+		to = v.boundTo(ctx, s)
 	}
 	if len(to) == 0 {
 		if to, err = v.only(ctx, s); err != nil {
@@ -106,12 +106,11 @@ func (v *Vault) putSecret(ctx context.Context, keys *keyring, n SecretName, valu
 }
 
 // boundTo is what a secret is bound to, as far as it can be read.
-func (v *Vault) boundTo(s store.Secret) []Destination {
-	p := placeOfSecret(s)
-	if p.form != formBound {
+func (v *Vault) boundTo(ctx context.Context, s store.Secret) []Destination {
+	if placeOfSecret(s).form != formBound {
 		return nil
 	}
-	plaintext, to, _, err := v.openSecret(s)
+	plaintext, to, _, err := v.openSecret(ctx, &s)
 	clear(plaintext)
 	if err != nil {
 		return nil // its use says what is wrong
@@ -119,13 +118,29 @@ func (v *Vault) boundTo(s store.Secret) []Destination {
 	return to
 }
 
-// openSecret decrypts a secret. The caller wipes the plaintext, of which value is a part.
-func (v *Vault) openSecret(s store.Secret) (plaintext []byte, to []Destination, value []byte, err error) {
-	p := placeOfSecret(s)
-	if plaintext, err = v.unseal(p, s.Ciphertext); err == nil {
-		to, value, err = unbind(p, plaintext)
+// openSecret decrypts a secret, which may be another row afterwards; see [reread]. The caller wipes the plaintext, of which value is a part.
+func (v *Vault) openSecret(ctx context.Context, s *store.Secret) (plaintext []byte, to []Destination, value []byte, err error) {
+	plaintext, err = v.unseal(placeOfSecret(*s), s.Ciphertext)
+	if reread(err) {
+		if *s, err = v.secret(ctx, SecretName{s.Tenant, s.Agent, s.Service}); err == nil {
+			plaintext, err = v.unseal(placeOfSecret(*s), s.Ciphertext)
+		}
+	}
+	if err == nil {
+		to, value, err = unbind(placeOfSecret(*s), plaintext)
 	}
 	return plaintext, to, value, err
+}
+
+func (v *Vault) secret(ctx context.Context, n SecretName) (store.Secret, error) {
+	s, err := v.store.Secret(ctx, n.Tenant, n.Agent, n.Service)
+	if errors.Is(err, store.ErrNotFound) {
+		return s, noSecret(n)
+	}
+	if err != nil {
+		return s, fmt.Errorf("read secret %s: %w", n.Service, err)
+	}
+	return s, nil
 }
 
 // UseSecret decrypts the agent's secret of a service, or the tenant's if the agent has none of its own, and gives it to
@@ -140,18 +155,15 @@ func (v *Vault) UseSecret(ctx context.Context, n SecretName, to Destination, use
 	defer func() { clear(plaintext) }()
 	err := decided(func() error {
 		clear(plaintext)
-		s, err := v.store.Secret(ctx, n.Tenant, n.Agent, n.Service)
-		if errors.Is(err, store.ErrNotFound) && n.Agent != "" {
-			s, err = v.store.Secret(ctx, n.Tenant, "", n.Service)
-		}
-		if errors.Is(err, store.ErrNotFound) {
-			return noSecret(n)
+		s, err := v.secret(ctx, n)
+		if problem.CodeOf(err) == problem.NotFound && n.Agent != "" {
+			s, err = v.secret(ctx, SecretName{Tenant: n.Tenant, Service: n.Service})
 		}
 		if err != nil {
-			return fmt.Errorf("read secret %s: %w", n.Service, err)
+			return err
 		}
 		var bound []Destination
-		if plaintext, bound, part, err = v.openSecret(s); err != nil {
+		if plaintext, bound, part, err = v.openSecret(ctx, &s); err != nil {
 			return err
 		}
 		return v.goesTo(ctx, s, bound, to, part)
@@ -191,7 +203,7 @@ func (v *Vault) ListSecrets(ctx context.Context, tenant string) ([]Secret, error
 	}
 	out := make([]Secret, len(rows))
 	for i, s := range rows {
-		out[i] = Secret{s.ID, s.Tenant, s.Agent, s.Service, s.CreatedAt, s.UpdatedAt, s.UsedAt, v.boundTo(s)}
+		out[i] = Secret{s.ID, s.Tenant, s.Agent, s.Service, s.CreatedAt, s.UpdatedAt, s.UsedAt, v.boundTo(ctx, s)}
 	}
 	return out, nil
 }

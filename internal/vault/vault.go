@@ -233,6 +233,10 @@ func (v *Vault) rows(ctx context.Context) ([]row, error) {
 	return out, nil
 }
 
+// reread says of the error of unseal that the entry has to be read again, once: a rotation may have ended since it was read, which
+// destroys the key of what was there before.
+func reread(err error) bool { return problem.CodeOf(err) == problem.VaultKeyWrong }
+
 // unseal opens an entry. The caller wipes the plaintext.
 func (v *Vault) unseal(p place, ciphertext []byte) ([]byte, error) {
 	keys := v.current()
