@@ -203,10 +203,12 @@ func TestSecretsAreWrittenAndNeverShown(t *testing.T) {
 	shown.holds(t, http.StatusOK, "The secret github is saved.", "builder", "never", "https://api.example.com", "jail", "secrets/add?replace=yes&amp;service=github&amp;whose=acme%2fbuilder")
 	shown.lacks(t, value)
 	key := "-----BEGIN KEY-----\nabc\n-----END KEY-----\n"
-	w.post("acme operator", "/console/credentials/secrets/add", "service", "deploy", "whose", "acme", "value", "", "lines", strings.ReplaceAll(key, "\n", "\r\n"),
-		"origins", "https://api.example.com").holds(t, http.StatusSeeOther)
+	for origin, want := range map[string]int{"https://api.example.com": http.StatusUnprocessableEntity, "jail": http.StatusSeeOther} {
+		w.post("acme operator", "/console/credentials/secrets/add", "service", "deploy", "whose", "acme", "value", "", "lines", strings.ReplaceAll(key, "\n", "\r\n"),
+			"origins", origin).holds(t, want)
+	}
 	for name, want := range map[vault.SecretName]string{{Tenant: "acme", Agent: builder.ID, Service: "github"}: value, {Tenant: "acme", Service: "deploy"}: key} {
-		w.must(w.accounts.Vault.UseSecret(w.ctx, name, "https://api.example.com", func(v secret.Value) error {
+		w.must(w.accounts.Vault.UseSecret(w.ctx, name, vault.InJail, func(v secret.Value) error {
 			if !v.Equal(secret.New([]byte(want))) {
 				t.Errorf("%s is kept as something else", name.Service)
 			}

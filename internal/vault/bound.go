@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/base/secret"
+	"github.com/clawjail/clawjail/internal/policy/redact"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 )
@@ -61,6 +62,28 @@ func ParseDestinations(texts []string) (out []Destination, err error) {
 func badOrigin() error {
 	return problem.New(problem.BadSecret, "write a scheme and a host, such as https://api.example.com, without a path; or jail, for MCP servers",
 		"a secret can only be bound to an origin")
+}
+
+// longestSent is what servers take in one header, in bytes.
+const longestSent = 16 << 10
+
+// Sendable says why a secret cannot be sent to an origin, or found again in what comes back; the code is bad_secret. One that goes to
+// jails alone may be any bytes.
+func Sendable(value []byte) error {
+	wrong := func(format string, args ...any) error {
+		return problem.New(problem.BadSecret, "store it exactly as the service gave it, without line ends or blanks around it", format, args...)
+	}
+	switch {
+	case slices.ContainsFunc(value, func(c byte) bool { return c < ' ' || c == 0x7f }):
+		return wrong("the secret has a line end or another control character in it")
+	case len(value) < redact.Shortest:
+		return wrong("the secret is shorter than %d bytes, and could not be found in answers", redact.Shortest)
+	case len(value) > longestSent:
+		return wrong("the secret is longer than %d bytes", longestSent)
+	case value[0] == ' ' || value[len(value)-1] == ' ':
+		return wrong("the secret begins or ends with a blank")
+	}
+	return nil
 }
 
 // Named returns the destinations to which declared services send a secret. It decides for one that was stored without an origin: if

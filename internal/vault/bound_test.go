@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/url"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/clawjail/clawjail/internal/base/secret"
@@ -57,6 +58,38 @@ func TestSecretGoesOnlyToWhatItIsBoundTo(t *testing.T) {
 	list, err := v.ListSecrets(t.Context(), "default")
 	if err != nil || len(list) != 1 || !slices.Equal(list[0].BoundTo, []Destination{"https://api.example.org", InJail}) {
 		t.Errorf("listed as %+v, %v", list, err)
+	}
+}
+
+// A secret that goes to a jail alone may be a file of any bytes, and one that is bound to nothing yet may become that.
+func TestSecretThatCannotBeSentIsRefusedWhenItIsStored(t *testing.T) {
+	w := newFixture(t)
+	v := w.open()
+	v.BindBy(func(_ context.Context, n SecretName) ([]Destination, error) {
+		return map[string][]Destination{"service": {home}, "server": {InJail}}[n.Service], nil
+	})
+	kept := SecretName{Tenant: "default", Service: "kept"}
+	w.putSecret(v, kept, "value")
+	for _, c := range []struct {
+		service string
+		to      []Destination
+		sent    bool
+	}{
+		{"mail", []Destination{home}, true}, {"mail", []Destination{InJail, home}, true}, {"kept", nil, true}, {"service", nil, true},
+		{"file", []Destination{InJail}, false}, {"server", nil, false}, {"later", nil, false},
+	} {
+		for value, good := range map[string]bool{
+			"hunter22": true, strings.Repeat("x", 16384): true, "hunter2": false, strings.Repeat("x", 16385): false, "line1\nline2longenough": false,
+			"a NUL \x00 in it": false, " hunter22": false,
+		} {
+			err := v.PutSecret(t.Context(), SecretName{Tenant: "default", Service: c.service}, secret.New([]byte(value)), c.to...)
+			if want := good || !c.sent; (err == nil) != want || err != nil && problem.CodeOf(err) != problem.BadSecret {
+				t.Errorf("%.30q for %s to %q: %v", value, c.service, c.to, err)
+			}
+		}
+	}
+	if got, err := secretOf(v, kept); err != nil || len(got) != 8 && len(got) != 16384 {
+		t.Errorf("what was there is replaced by %.30q, %v", got, err)
 	}
 }
 

@@ -25,7 +25,9 @@ func TestNothingComesBackThatAnotherNodeHasReplacedOrDeleted(t *testing.T) {
 		return err
 	}
 	logout := func(ctx context.Context, v *Vault) error { return v.DeleteCookies(ctx, tenant, domain) }
-	replace := func(ctx context.Context, v *Vault) error { return v.PutSecret(ctx, name, secret.New([]byte("new"))) }
+	replace := func(ctx context.Context, v *Vault) error {
+		return v.PutSecret(ctx, name, secret.New([]byte("new"+lengthening)))
+	}
 	remove := func(ctx context.Context, v *Vault) error { return v.DeleteSecret(ctx, name) }
 	use := func(_ context.Context, v *Vault) error { _, err := secretOf(v, name); return err }
 	declare := func(ctx context.Context, v *Vault) error { return v.BindDeclared(ctx) }
@@ -61,7 +63,7 @@ func TestNothingComesBackThatAnotherNodeHasReplacedOrDeleted(t *testing.T) {
 			w := newFixture(t)
 			there := w.open()
 			w.put(there, tenant, domain, "old")
-			if err := there.PutSecret(t.Context(), name, secret.New([]byte("old"))); err != nil {
+			if err := there.PutSecret(t.Context(), name, secret.New([]byte("old"+lengthening))); err != nil {
 				t.Fatal(err)
 			}
 			between := &meanwhile{Rows: w.db}

@@ -25,7 +25,7 @@ func TestNoTenantTakesTheRoomOfTheVault(t *testing.T) {
 		return err
 	}
 	put := func(agent, service string) error {
-		return v.PutSecret(t.Context(), SecretName{Tenant: store.DefaultTenant, Agent: agent, Service: service}, secret.New([]byte("value")), home)
+		return v.PutSecret(t.Context(), SecretName{Tenant: store.DefaultTenant, Agent: agent, Service: service}, secret.New([]byte("value"+lengthening)), home)
 	}
 	until := func(what string, want int, code string, put func(n int) error) {
 		t.Helper()

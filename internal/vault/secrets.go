@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -96,7 +97,16 @@ func (v *Vault) putSecret(ctx context.Context, keys *keyring, n SecretName, valu
 		}
 	}
 	s.UpdatedAt = now
-	if err := value.Use(func(b []byte) (err error) { s.Ciphertext, err = sealBound(keys, s, to, b); return err }); err != nil {
+	err = value.Use(func(b []byte) (err error) {
+		if slices.ContainsFunc(to, func(d Destination) bool { return d != InJail }) {
+			err = Sendable(b)
+		}
+		if err == nil {
+			s.Ciphertext, err = sealBound(keys, s, to, b)
+		}
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	if err := v.fits(ctx, row{place: placeOfSecret(s), bytes: int64(len(s.Ciphertext))}); err != nil {

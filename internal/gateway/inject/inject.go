@@ -17,6 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/policy/redact"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/vault"
 )
 
 // storeAgain is the hint for values that cannot be used as they are.
@@ -32,8 +33,8 @@ func Into(r *http.Request, i egress.Injection, v secret.Value) (scrub [][]byte, 
 		return nil, err
 	}
 	err = v.Use(func(value []byte) error {
-		if err := checkValue(value); err != nil {
-			return err
+		if err := vault.Sendable(value); err != nil {
+			return problem.New(problem.BadSecret, storeAgain, "%v", err)
 		}
 		scrub = append(scrub, bytes.Clone(value))
 		switch i.Type {
@@ -137,26 +138,6 @@ func parameterName(name string) bool {
 	const plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~"
 	return name != "" && len(name) <= longestName && strings.Trim(name, plain) == ""
 }
-
-func checkValue(value []byte) error {
-	for _, c := range value {
-		if c < ' ' || c == 0x7f {
-			return problem.New(problem.BadSecret, storeAgain, "the secret has a line end or another control character in it")
-		}
-	}
-	switch {
-	case len(value) < redact.Shortest:
-		return problem.New(problem.BadSecret, storeAgain, "the secret is shorter than %d bytes, and could not be found in answers", redact.Shortest)
-	case len(value) > longestValue:
-		return problem.New(problem.BadSecret, storeAgain, "the secret is longer than %d bytes", longestValue)
-	case value[0] == ' ' || value[len(value)-1] == ' ':
-		return problem.New(problem.BadSecret, storeAgain, "the secret begins or ends with a blank")
-	}
-	return nil
-}
-
-// longestValue is what servers take in one header.
-const longestValue = 16 << 10
 
 // basic encodes a user name and a password. Without a user the value is both, and each half of it is a secret.
 func basic(user string, value []byte) (pair string, scrub [][]byte, err error) {
