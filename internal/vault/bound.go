@@ -5,12 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"slices"
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/base/secret"
+	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/policy/redact"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
@@ -25,16 +25,14 @@ const InJail Destination = "jail"
 // maxDestinations bounds those of one secret.
 const maxDestinations = 16
 
-// Origin is where a request goes.
+// Origin is where a request goes, in the one spelling of its host and port; empty when it has none.
 func Origin(u *url.URL) Destination {
-	scheme, host, port := strings.ToLower(u.Scheme), strings.ToLower(u.Hostname()), u.Port()
-	if port == "" || scheme == "https" && port == "443" || scheme == "http" && port == "80" {
-		if strings.Contains(host, ":") {
-			host = "[" + host + "]"
-		}
-		return Destination(scheme + "://" + host)
+	scheme := strings.ToLower(u.Scheme)
+	at, err := hostport.FromURL(&url.URL{Scheme: scheme, Host: u.Host})
+	if err != nil {
+		return ""
 	}
-	return Destination(scheme + "://" + net.JoinHostPort(host, port))
+	return Destination(scheme + "://" + at.HostHeader(scheme))
 }
 
 // ParseDestinations reads what an operator wrote.
@@ -43,11 +41,13 @@ func ParseDestinations(texts []string) (out []Destination, err error) {
 		to := Destination(text)
 		if to != InJail {
 			u, err := url.Parse(text)
-			if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.ForceQuery ||
+			if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || u.RawQuery != "" || u.ForceQuery ||
 				u.Fragment != "" || u.Path != "" && u.Path != "/" || !printable(text, 300) {
 				return nil, badOrigin()
 			}
-			to = Origin(u)
+			if to = Origin(u); to == "" {
+				return nil, badOrigin()
+			}
 		}
 		if !slices.Contains(out, to) {
 			out = append(out, to)

@@ -147,13 +147,15 @@ func TestDestinationsAreOriginsInOneSpelling(t *testing.T) {
 	for text, want := range map[string]Destination{
 		"https://API.example.com": home, "https://api.example.com:443/": home, "http://[2001:db8::1]:80": "http://[2001:db8::1]",
 		"https://api.example.com:8443": "https://api.example.com:8443", "jail": InJail,
+		"https://api.example.com.": home, "https://api.example.com.:443": home, "http://[::ffff:192.0.2.1]:8080": "http://192.0.2.1:8080",
 	} {
 		if got, err := ParseDestinations([]string{text, text}); err != nil || !slices.Equal(got, []Destination{want}) {
 			t.Errorf("%s: %q, %v", text, got, err)
 		}
 	}
 	for _, text := range []string{"", "api.example.com", "ftp://api.example.com", "https://", "https://u@api.example.com", "https://api.example.com/v1",
-		"https://api.example.com?q", "https://api.example.com#f", "https://exämple.com", "jail "} {
+		"https://api.example.com?q", "https://api.example.com#f", "https://exämple.com", "jail ",
+		"https://api.example.com:0443", "https://api.example.com:", "https://api.example.com:0", "http://127.1"} {
 		if got, err := ParseDestinations([]string{text}); problem.CodeOf(err) != problem.BadSecret {
 			t.Errorf("%q: %q, %v", text, got, err)
 		}
