@@ -175,7 +175,7 @@ func (b *collection) collect() error {
 		b.recordings,
 		b.agentState,
 	}
-	for _, name := range []string{"audit.key", "audit.key.pub", "admin.key", "grants.key", "relay.key"} {
+	for _, name := range []string{"audit.key", "audit.key.pub", "admin.key", "relay.key"} {
 		steps = slices.Insert(steps, 3, func() error { return b.copied(dataPrefix+"control/"+name, filepath.Join(control, name)) })
 	}
 	for _, step := range steps {
@@ -267,18 +267,22 @@ func (b *collection) tree(below, dir string, take func(name, path string) error)
 	})
 }
 
-// database copies the database, and reads the vault's key on both sides of that: a rotation between the two would leave a
-// database that no key opens.
+// database copies the database, and reads the keys of the vault and of grants on both sides of that: a rotation between the two would
+// leave a database that no key opens, or permissions that none has signed.
 func (b *collection) database() error {
 	c := b.o.Config
 	if b.manifest.Database.Kind == Postgres {
-		return b.vaultKey()
+		keys, err := b.readKeys()
+		if err != nil {
+			return err
+		}
+		return b.takeKeys(keys)
 	}
 	dir := filepath.Join(b.work, "data", "database")
 	to := filepath.Join(dir, sqlite.FileName)
 	const tries = 5
 	for range tries {
-		before, err := b.readKey()
+		before, err := b.readKeys()
 		if err != nil {
 			return err
 		}
@@ -292,47 +296,60 @@ func (b *collection) database() error {
 		if err := sqlite.Snapshot(b.ctx, hostd.DatabaseDir(c), to); err != nil {
 			return fmt.Errorf("copy the database: %w", err)
 		}
-		after, err := b.readKey()
+		after, err := b.readKeys()
 		if err != nil {
 			return err
 		}
-		if bytes.Equal(before, after) {
+		if slices.EqualFunc(before, after, bytes.Equal) {
 			if b.manifest.Database.Schema, err = sqlite.Inspect(b.ctx, dir); err != nil {
 				return err
 			}
 			b.manifest.Database.Included = true
 			b.add(databaseName, to)
-			return b.vaultKey()
+			return b.takeKeys(after)
 		}
 	}
-	return problem.New(problem.VaultRotating, "make the backup when the rotation has ended: clawjail vault status", "the vault's key is being rotated")
+	return problem.New(problem.VaultRotating, "make the backup when the rotation has ended: clawjail vault status",
+		"the key of the vault, or that of grants, is being rotated")
 }
 
-func (b *collection) readKey() ([]byte, error) {
-	data, err := readKeyFile(b.o.Config)
-	if errors.Is(err, fs.ErrNotExist) && !b.o.WithKey && b.o.KeyTo == nil {
-		return nil, nil
-	}
-	return data, err
-}
-
-func (b *collection) vaultKey() (err error) {
-	if b.key, err = b.readKey(); err != nil || !b.o.WithKey {
-		return err
-	}
-	to, err := b.place(vaultName)
-	if err != nil {
-		return err
-	}
-	b.add(vaultName, to)
-	return writeNew(to, b.key)
-}
-
-// readKeyFile reads the vault's key.
-func readKeyFile(c config.Config) ([]byte, error) {
-	f, err := openBelieved(VaultKeyPath(c))
-	if err != nil {
+// readKeys reads the key of the vault and that of grants; nil where there is none.
+func (b *collection) readKeys() ([][]byte, error) {
+	vault, err := readKeyFile(VaultKeyPath(b.o.Config))
+	if err != nil && (!errors.Is(err, fs.ErrNotExist) || b.o.WithKey || b.o.KeyTo != nil) {
 		return nil, planted(err)
+	}
+	grants, err := readKeyFile(filepath.Join(hostd.ControlDir(b.o.Config), "grants.key"))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return [][]byte{vault, grants}, err
+}
+
+// takeKeys takes those of readKeys that a backup has.
+func (b *collection) takeKeys(keys [][]byte) error {
+	b.key = keys[0]
+	for i, name := range []string{vaultName, grantKeys} {
+		if keys[i] == nil || name == vaultName && !b.o.WithKey {
+			continue
+		}
+		to, err := b.place(name)
+		if err == nil {
+			err = writeNew(to, keys[i])
+		}
+		if err != nil {
+			return err
+		}
+		b.add(name, to)
+	}
+	return nil
+}
+
+// readKeyFile reads a key that is in a folder of the control plane.
+func readKeyFile(path string) ([]byte, error) {
+	f, err := openBelieved(path)
+	if err != nil {
+		return nil, err
 	}
 	defer f.Close() // only read from
 	return readKey(f)

@@ -395,12 +395,12 @@ func placeVaultKey(m Manifest, o RestoreOptions, fresh, aside string) (from stri
 		}
 		from = "backup"
 	default:
-		key, err = readKeyFile(o.Config)
+		key, err = readKeyFile(VaultKeyPath(o.Config))
 		if errors.Is(err, fs.ErrNotExist) {
 			return "", nil, nil
 		}
 		if err != nil {
-			return "", nil, err
+			return "", nil, planted(err)
 		}
 		from = "kept"
 	}

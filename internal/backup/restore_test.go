@@ -193,6 +193,44 @@ func TestTheVaultsKeyIsInABackupOnlyWhenAskedFor(t *testing.T) {
 	}
 }
 
+// A key that is rotated while the database is copied belongs to rows of after that, or of before.
+func TestAKeyIsTheOneOfTheDatabaseInItsBackup(t *testing.T) {
+	h := newHouse(t)
+	for _, name := range []string{"grants.key", "vault.key"} {
+		for _, times := range []int{0, 1, 9} {
+			n := 0
+			o := h.options()
+			o.WithKey = true
+			o.Progress = func(stage string, _, _ int64) {
+				if stage == "copy the database" && n < times {
+					n++
+					h.write("control/"+name, fmt.Sprint("rotated ", n, " of ", times))
+				}
+			}
+			h.write("control/"+name, "of before")
+			var b bytes.Buffer
+			_, err := Create(t.Context(), &b, o)
+			if times == 9 {
+				code(t, err, problem.VaultRotating)
+				continue
+			}
+			h.must(err)
+			found := 0
+			rewrite(t, b.Bytes(), func(head *tar.Header, body []byte) []byte {
+				if head.Name == dataPrefix+"control/"+name || name == "vault.key" && head.Name == vaultName {
+					if found++; string(body) != h.read("control/"+name) {
+						t.Errorf("%s, rotated %d times, is %q in the backup, and %q in its place", name, times, body, h.read("control/"+name))
+					}
+				}
+				return body
+			})
+			if found != 1 {
+				t.Errorf("%s is %d times in the backup", name, found)
+			}
+		}
+	}
+}
+
 func TestABackupIsEncryptedForThoseWhoMayReadIt(t *testing.T) {
 	h := newHouse(t)
 	words := Keys{Passphrase: "correct horse"}
