@@ -118,6 +118,9 @@ func (p *program) backup(cmd *cobra.Command, path string, b backingUp) (err erro
 	if b.open.identity != "" {
 		return usage(cmd, "--identity goes with --check")
 	}
+	if b.key != "" && b.options.WithKey {
+		return usage(cmd, "--key keeps the vault's key out of the backup, and --with-key puts it in: choose one")
+	}
 	if b.key != "" && filepath.Clean(b.key) == filepath.Clean(path) {
 		return usage(cmd, "--key needs a file of its own")
 	}
