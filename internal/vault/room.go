@@ -8,7 +8,8 @@ import (
 	"github.com/clawjail/clawjail/internal/quota"
 )
 
-// Bounds of a vault. A list of accounts opens all of one tenant, and a rotation encrypts everything anew.
+// Bounds of a vault, across all tenants: accounts, secrets, and bytes of their ciphertexts. A list of accounts opens all of one tenant,
+// and a rotation encrypts everything anew.
 const (
 	maxAccounts = 4096
 	maxSecrets  = 16384
@@ -35,7 +36,7 @@ func newRoom(o Options) room {
 	return r
 }
 
-// held is what is in the vault, seen by one tenant.
+// held is how much is in the vault: of all, of one tenant, and of one agent of it.
 type held struct{ accounts, secrets, bytes quota.Held }
 
 func (r row) holder() quota.Holder {
