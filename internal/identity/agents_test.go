@@ -235,6 +235,28 @@ func TestOperatorModeCanBeForbidden(t *testing.T) {
 	}
 }
 
+// What another process has forbidden meanwhile stays forbidden.
+func TestTwoChangesOfATenantUndoNothing(t *testing.T) {
+	w := newFixture(t)
+	for _, meanwhile := range []bool{true, false} {
+		_, err := w.SetPolicy(t.Context(), admin, "acme", func(p *Policy) {
+			if meanwhile {
+				if _, err := w.SetPolicy(t.Context(), admin, "acme", func(p *Policy) { p.ForbidOperatorMode = true }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p.ForbidAccountPermissions = true
+		})
+		if meanwhile && problem.CodeOf(err) != problem.Conflict || !meanwhile && err != nil {
+			t.Errorf("changed meanwhile %v: %v", meanwhile, err)
+		}
+		got, err := w.tenant(t.Context(), "acme")
+		if err != nil || !got.ForbidOperatorMode || got.ForbidAccountPermissions == meanwhile {
+			t.Errorf("changed meanwhile %v: the tenant is %+v, %v", meanwhile, got, err)
+		}
+	}
+}
+
 func TestOptionsAreChecked(t *testing.T) {
 	if _, err := Open(t.Context(), Options{}); problem.CodeOf(err) != problem.BadConfig || strings.Count(err.Error(), "\n") != 4 {
 		t.Errorf("got %v", err)

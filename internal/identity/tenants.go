@@ -75,15 +75,20 @@ func (s *Service) SetPolicy(ctx context.Context, by Principal, id string, change
 	if err := s.Authorize(ctx, by, TenantUpdate, id); err != nil {
 		return Tenant{}, err
 	}
-	t, err := s.tenant(ctx, id)
+	was, err := s.tenant(ctx, id)
 	if err != nil {
 		return Tenant{}, err
 	}
+	t := was
 	policy := Policy{ForbidOperatorMode: t.ForbidOperatorMode, ForbidAccountPermissions: t.ForbidAccountPermissions}
 	change(&policy)
 	t.ForbidOperatorMode, t.ForbidAccountPermissions = policy.ForbidOperatorMode, policy.ForbidAccountPermissions
 	err = s.Record(ctx, audit.Intent{Action: string(TenantUpdate), Tenant: id, Actor: by.Actor(), Target: id, Detail: policy.detail()}, func() error {
-		return s.o.Store.UpdateTenant(ctx, t)
+		err := s.o.Store.UpdateTenant(ctx, was, t)
+		if errors.Is(err, store.ErrExists) {
+			return problem.Wrap(err, problem.Conflict, "look at it, and change it again", "the tenant was changed meanwhile")
+		}
+		return err
 	})
 	if err != nil {
 		return Tenant{}, fmt.Errorf("update tenant %s: %w", id, err)

@@ -72,8 +72,8 @@ type Tenants interface {
 	Tenant(ctx context.Context, id string) (Tenant, error)
 	// ListTenants by ID.
 	ListTenants(ctx context.Context) ([]Tenant, error)
-	// UpdateTenant changes everything but the time of creation.
-	UpdateTenant(ctx context.Context, t Tenant) error
+	// UpdateTenant changes everything but the time of creation of a tenant that was read as was; ErrExists when it is no longer so.
+	UpdateTenant(ctx context.Context, was, t Tenant) error
 }
 
 // Operator is a person or a program that works for a tenant with a key.

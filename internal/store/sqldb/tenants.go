@@ -29,7 +29,8 @@ func (db *Tables) ListTenants(ctx context.Context) ([]store.Tenant, error) {
 	return list(ctx, db, "list tenants", scanTenant, `SELECT `+tenantColumns+` FROM tenants ORDER BY id`)
 }
 
-func (db *Tables) UpdateTenant(ctx context.Context, t store.Tenant) error {
-	return db.changeOne(ctx, "update tenant", `UPDATE tenants SET forbid_operator_mode = $2, forbid_account_permissions = $3 WHERE id = $1`,
-		t.ID, t.ForbidOperatorMode, t.ForbidAccountPermissions)
+func (db *Tables) UpdateTenant(ctx context.Context, was, t store.Tenant) error {
+	return db.changeOr(ctx, errOccupied, "update tenant", `UPDATE tenants SET forbid_operator_mode = $2, forbid_account_permissions = $3
+		WHERE id = $1 AND forbid_operator_mode = $4 AND forbid_account_permissions = $5`,
+		t.ID, t.ForbidOperatorMode, t.ForbidAccountPermissions, was.ForbidOperatorMode, was.ForbidAccountPermissions)
 }

@@ -22,13 +22,15 @@ func testTenants(t *testing.T, s store.Store) {
 	check(t, "tenants", []store.Tenant{a, b, first})(s.ListTenants(ctx))
 	wantError(t, "a second of the same ID", s.CreateTenant(ctx, store.Tenant{ID: "b", CreatedAt: at(3)}), store.ErrExists)
 
-	must(t, s.UpdateTenant(ctx, store.Tenant{ID: "b"}))
+	must(t, s.UpdateTenant(ctx, b, store.Tenant{ID: "b"}))
+	wantError(t, "an update of what it was before", s.UpdateTenant(ctx, b, b), store.ErrExists)
 	check(t, "an updated tenant", store.Tenant{ID: "b", CreatedAt: at(1)})(s.Tenant(ctx, "b"))
-	must(t, s.UpdateTenant(ctx, store.Tenant{ID: "b", ForbidAccountPermissions: true}))
+	must(t, s.UpdateTenant(ctx, store.Tenant{ID: "b"}, store.Tenant{ID: "b", ForbidAccountPermissions: true}))
+	wantError(t, "an update of the other setting as it was", s.UpdateTenant(ctx, store.Tenant{ID: "b"}, b), store.ErrExists)
 	check(t, "the other setting", store.Tenant{ID: "b", CreatedAt: at(1), ForbidAccountPermissions: true})(s.Tenant(ctx, "b"))
 	_, err = s.Tenant(ctx, "c")
 	wantError(t, "no tenant", err, store.ErrNotFound)
-	wantError(t, "update of no tenant", s.UpdateTenant(ctx, store.Tenant{ID: "c"}), store.ErrNotFound)
+	wantError(t, "update of no tenant", s.UpdateTenant(ctx, store.Tenant{ID: "c"}, store.Tenant{ID: "c"}), store.ErrExists)
 }
 
 func testOperators(t *testing.T, s store.Store) {
