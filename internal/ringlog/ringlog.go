@@ -2,7 +2,8 @@
 //
 // A log is a folder of segments, each named after the offset of its first byte. Offsets count from the first byte that was
 // ever written and never begin anew. When there is more than is to be kept the oldest segment goes. A process that is killed
-// loses nothing that a Write or Splice had returned for; what a full disk does not take is counted and its place is left out.
+// loses nothing that a Write or Splice had returned for; what a full disk does not take is counted and its place is left out,
+// also at the end: an empty segment has its name from it.
 //
 // Nothing is forced to the disk: a host that loses its power may lose what was written in the seconds before.
 package ringlog
@@ -23,9 +24,10 @@ import (
 
 // Options bound a log.
 type Options struct {
-	// Keep is how many bytes are kept at least; up to one Segment more are there. Required.
+	// Keep is how many bytes are kept at least; up to one Segment more are there. Fewer are, where the disk was full more than 200 times
+	// in between. Required.
 	Keep int64
-	// Segment is the size of one file; default Keep/8, at least 64 KiB.
+	// Segment is the size of one file; default Keep/8, at least 64 KiB and Keep/128.
 	Segment int64
 	// Now is the clock of the marks; default time.Now.
 	Now func() time.Time
@@ -33,7 +35,9 @@ type Options struct {
 
 const (
 	minSegment = 64 << 10
-	maxKeep    = 1 << 40
+	// maxSegments bounds the files of a log, also where a full disk made them small. Data alone makes at most half of them.
+	maxSegments = 256
+	maxKeep     = 1 << 40
 	// maxRead bounds one answer, whatever is asked for.
 	maxRead = 4 << 20
 	// maxMissed is how often a reader is overtaken by the writer before it says so.
@@ -52,7 +56,7 @@ func (o *Options) Validate() error {
 	if o.Segment < 0 || o.Segment > maxKeep {
 		errs = append(errs, problem.New(problem.BadRequest, "leave it out", "the segments of a log cannot have %d bytes", o.Segment))
 	}
-	o.Segment = max(o.Segment, minSegment)
+	o.Segment = max(o.Segment, o.Keep/(maxSegments/2), minSegment)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -156,6 +160,9 @@ func (l *Log) Close() error {
 	l.mu.Unlock()
 	if was {
 		return nil
+	}
+	if l.Dropped() > 0 {
+		_ = l.prepare() // its name is the end for the next Open; there may be room for it now
 	}
 	return l.release()
 }

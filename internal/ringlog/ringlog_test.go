@@ -342,3 +342,78 @@ func TestDamagedSegments(t *testing.T) {
 		t.Error("a read from a gap gives", c, err)
 	}
 }
+
+// The last bytes were dropped: what is written after the log was opened again is not where they would have been.
+func TestEndOutlivesWhatWasDropped(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "log")
+	write := func(l *ringlog.Log, n int) {
+		if _, err := l.Write(make([]byte, n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reopened := func(l *ringlog.Log, killed bool) *ringlog.Log {
+		end, was := l.End(), dir
+		if killed { // what is on the disk now is what the next one finds
+			dir = filepath.Join(t.TempDir(), "log")
+			if err := os.CopyFS(dir, os.DirFS(was)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if c, err := ringlog.OpenReader(dir).Read(t.Context(), end+10, 1, 0); err != nil || c.End != end || c.Offset != end {
+			t.Errorf("a reader of the folder is at %d of %d, not %d: %v", c.Offset, c.End, end, err)
+		}
+		if l = open(t, dir, 8*segment); l.End() != end {
+			t.Errorf("opened again, the end is %d and was %d", l.End(), end)
+		}
+		return l
+	}
+	l := open(t, dir, 8*segment)
+	write(l, segment)
+	l = reopened(l, true) // nothing was dropped
+	for _, killed := range []bool{true, false} {
+		before := l.End()
+		full := filepath.Join(dir, fmt.Sprintf("%019d.log", before)) // the next segment cannot be made
+		if err := os.Mkdir(full, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		write(l, 5000)
+		if l.End() != before+5000 || l.Dropped() != 5000 {
+			t.Fatalf("the end is %d, %d were dropped", l.End(), l.Dropped())
+		}
+		if err := os.Remove(full); err != nil {
+			t.Fatal(err)
+		}
+		l = reopened(l, killed)
+		write(l, segment)
+	}
+	if c, err := l.Read(t.Context(), segment, 1<<20, 0); err != nil || c.Offset != segment+5000 || len(c.Data) != segment {
+		t.Error("over a gap comes", len(c.Data), "at", c.Offset, err)
+	}
+}
+
+// A disk that was full between short writes leaves small segments: no more are kept than a folder of a log may have.
+func TestSmallSegmentsAreFew(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "log")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 1000 {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%019d.log", n*10)), []byte("short\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := open(t, dir, segment)
+	if _, err := l.Write([]byte("last\n")); err != nil {
+		t.Fatal(err)
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) > 300 || len(files) < 200 {
+		t.Errorf("%d files are there, %v", len(files), err)
+	}
+	if got, first := all(t, l); !bytes.HasSuffix(got, []byte("short\nlast\n")) || first == 0 {
+		t.Errorf("%d bytes are kept from %d", len(got), first)
+	}
+}

@@ -132,6 +132,9 @@ func (all segments) at(offset, end int64, limit int) (c Chunk, s segment, size i
 		}
 		return 1
 	})
+	for i < len(all) && all[i].size == 0 { // the newest, or one that a host which lost its power has left
+		i++
+	}
 	if i == len(all) {
 		c.Offset = end
 		return c, segment{}, 0

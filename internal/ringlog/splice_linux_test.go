@@ -182,7 +182,16 @@ func TestFullDiskDropsAndGoesOn(t *testing.T) {
 			if err != nil || c.Offset != end || !bytes.Equal(c.Data, block[:len(c.Data)]) || l.Dropped() != dropped {
 				t.Errorf("after there was room, %d bytes at %d (asked for %d), %d dropped, %v", len(c.Data), c.Offset, end, l.Dropped()-dropped, err)
 			}
+			for range 20 {
+				print()
+			}
+			end = l.End()
 			_ = l.Close() // what is kept goes
+			again := open(t, filepath.Join(disk, how), 1<<20)
+			if again.End() != end || l.Dropped() == dropped {
+				t.Errorf("opened again on a full disk, the end is %d and was %d", again.End(), end)
+			}
+			_ = again.Close() // what is kept goes
 			if err := ringlog.Remove(filepath.Join(disk, how)); err != nil {
 				t.Fatal(err)
 			}

@@ -38,17 +38,31 @@ func (l *Log) isClosed() bool {
 	return l.closed
 }
 
-// prepare makes the newest segment have room. l.writing is held, as for all that follow.
+// prepare makes the newest segment have room. An empty one is renamed, so that its name stays the end of the log also where the disk
+// has no room for another file. l.writing is held, as for all that follow.
 func (l *Log) prepare() error {
 	if l.current != nil && l.room > 0 {
 		return nil
 	}
 	s := segment{start: l.End()}
+	if n := len(l.pieces); l.current != nil && l.pieces[n-1].size == 0 {
+		if err := l.root.Rename(l.pieces[n-1].name(), s.name()); err != nil {
+			return err
+		}
+		l.mu.Lock()
+		l.pieces[n-1] = s
+		l.mu.Unlock()
+		l.room = l.options.Segment
+		return nil
+	}
 	f, err := l.root.OpenFile(s.name(), os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return err
 	}
-	l.leave()
+	if l.current != nil {
+		_ = l.current.Close() // everything is with the kernel, and is not forced to the disk
+	}
+	l.leaveTimes()
 	l.current, l.room = f, l.options.Segment
 	l.mu.Lock()
 	l.pieces = append(l.pieces, s)
@@ -78,7 +92,7 @@ func (l *Log) grew(n int64) {
 	for _, s := range l.pieces {
 		have += s.size
 	}
-	for len(l.pieces) > 1 && have-l.pieces[0].size >= l.options.Keep {
+	for len(l.pieces) > 1 && (have-l.pieces[0].size >= l.options.Keep || len(l.pieces) > maxSegments) {
 		have -= l.pieces[0].size
 		old = append(old, l.pieces[0])
 		l.pieces = l.pieces[1:]
@@ -91,36 +105,19 @@ func (l *Log) grew(n int64) {
 	}
 }
 
-// drop leaves n bytes out. The data behind them begins a segment, whose name says where it is.
+// drop leaves n bytes out. The data behind them begins a segment, whose name says where it is: to the next Open as well, when no
+// data comes.
 func (l *Log) drop(n int64) {
 	if n <= 0 {
 		return
 	}
-	l.leave()
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.end += n
 	l.dropped += n
 	l.announce()
-}
-
-// leave is done with the newest segment. One that nothing was written to goes: its name is not that of what comes next.
-func (l *Log) leave() {
-	if l.current == nil {
-		return
-	}
-	_ = l.current.Close() // everything is with the kernel, and is not forced to the disk
-	l.leaveTimes()
-	l.current, l.room = nil, 0
-	l.mu.Lock()
-	last := l.pieces[len(l.pieces)-1]
-	if last.size == 0 {
-		l.pieces = l.pieces[:len(l.pieces)-1]
-	}
 	l.mu.Unlock()
-	if last.size == 0 {
-		_ = l.root.Remove(last.name()) // an empty file of a log is no harm
-	}
+	l.room = 0
+	_ = l.prepare() // the next Write and Close try again
 }
 
 // discard reads what the disk does not take. It does not wait.
