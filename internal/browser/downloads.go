@@ -47,10 +47,10 @@ type folder struct {
 	clock     func() time.Time // nil is the time
 	path      string
 	files     []*stored
-	changed   chan struct{}                 // closed and made anew with every change; nil while no call waits
-	hidden    []string                      // ids of the last hidden contexts
-	fileWrite *fileWrite                    // the file that is being written
-	armed     map[*Page]*context.CancelFunc // files that wait for a page's next file chooser
+	changed   chan struct{} // closed and made anew with every change; nil while no call waits
+	hidden    []string      // ids of the last hidden contexts
+	fileWrite *fileWrite    // the file that is being written
+	armed     map[*Page]*arming
 }
 
 // stored is one file of the folder.

@@ -72,7 +72,7 @@ func (ChooseFiles) Result() any { return new(Done) }
 
 // Run implements Operation. With the ref of what opens a file chooser it is clicked, and the chooser is waited for.
 // Without any element, the chooser that is open gets the files; where none is, Run does not wait: the files are for the
-// next one that the tab opens, within TimeoutMS or a minute, in place of those of an earlier call.
+// next one that the tab opens, within TimeoutMS or a minute. Files of an earlier call that wait for a chooser are given to none any more.
 func (o ChooseFiles) Run(ctx context.Context, b *Browser) (any, error) {
 	p, err := b.tab(ctx, o.TargetID)
 	if err != nil {
@@ -82,6 +82,7 @@ func (o ChooseFiles) Run(ctx context.Context, b *Browser) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.disarmChooser()
 	where := Where{Ref: first(o.InputRef, o.Ref), Selector: o.Element}
 	if where != (Where{}) {
 		done, err := p.fillInput(ctx, where, paths, o.Ref != "")
@@ -102,29 +103,46 @@ func (o ChooseFiles) Run(ctx context.Context, b *Browser) (any, error) {
 	return Done{OK: true, TargetID: p.handle()}, p.awaitChooser(ctx, paths)
 }
 
-// armChooser lets the next file chooser of the page have files.
+// arming is files that wait for a page's next file chooser.
+type arming struct {
+	cancel context.CancelFunc
+	over   chan struct{} // closed when they are given to none any more
+}
+
+// armChooser lets the next file chooser of the page have files. Earlier ones are disarmed before.
 func (p *Page) armChooser(d time.Duration, paths []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
+	a := &arming{cancel, make(chan struct{})}
 	f := &p.b.folder
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if earlier := f.armed[p]; earlier != nil {
-		(*earlier)()
-	}
 	if f.armed == nil {
-		f.armed = make(map[*Page]*context.CancelFunc)
+		f.armed = make(map[*Page]*arming)
 	}
-	f.armed[p] = &cancel
+	f.armed[p] = a
 	f.task.Go(func() {
+		defer close(a.over)
 		defer cancel()
 		// No caller is told the error: that no chooser came, or one that cannot be answered, shows in the page.
 		_ = p.awaitChooser(ctx, paths)
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if f.armed[p] == &cancel {
+		if f.armed[p] == a {
 			delete(f.armed, p)
 		}
 	})
+}
+
+// disarmChooser takes back the files of an earlier call that no chooser got, and returns when none can get them any more.
+func (p *Page) disarmChooser() {
+	f := &p.b.folder
+	f.mu.Lock()
+	a := f.armed[p]
+	f.mu.Unlock()
+	if a != nil {
+		a.cancel()
+		<-a.over
+	}
 }
 
 // isFileInput says whether an element takes files: 1 for one, 2 for many, 0 for none.
@@ -184,8 +202,10 @@ func (p *Page) awaitChooser(ctx context.Context, paths []string) error {
 	tick := time.NewTicker(chooserPoll)
 	defer tick.Stop()
 	for {
-		if answered, err := p.answerChooser(ctx, paths); answered || err != nil {
-			return err
+		if ctx.Err() == nil { // a chooser that opened is not lost to files that were taken back
+			if answered, err := p.answerChooser(ctx, paths); answered || err != nil {
+				return err
+			}
 		}
 		select {
 		case <-tick.C:

@@ -226,6 +226,13 @@ func TestPutFileIsUploaded(t *testing.T) {
 		if got := s.received(t, b); got.name != "empty.txt" {
 			t.Errorf("by the next chooser the page sent %q", got.name)
 		}
+		goTo(t, b, "/page")
+		// Files that wait for a chooser are not sent by one that opens for later ones.
+		must[Done](t, b, ChooseFiles{Paths: []string{file.Name}})
+		must[Done](t, b, ChooseFiles{Paths: []string{"empty.txt"}, Ref: refOf(t, must[SnapshotResult](t, b, Snapshot{}).Snapshot, "Choose a file")})
+		if got := s.received(t, b); got.name != "empty.txt" {
+			t.Errorf("by the button, with others armed, the page sent %q", got.name)
+		}
 		for _, path := range regularFiles(t, dir) {
 			if !strings.HasPrefix(path, dir+"/files/uploads/") {
 				t.Errorf("%s is not among the uploads", path)
