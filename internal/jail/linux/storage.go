@@ -113,7 +113,10 @@ func newCloner(o Options, data, templates *safepath.Folder) (cloner, error) {
 		return nil, problem.New(problem.BadConfig, "use storage: auto", "storage is btrfs, and %s is not on btrfs", data.Path())
 	}
 	clones, err := data.Ensure(clonesFolder, 0o700, -1)
-	return &subvolumes{o: o, clones: clones}, err
+	if err != nil {
+		return nil, err
+	}
+	return &subvolumes{o: o, clones: clones}, nil
 }
 
 // Ready looks whether clones can be made, and prepares what all of them share: with ZFS the datasets that hold others.

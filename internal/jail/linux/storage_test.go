@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -380,6 +381,20 @@ func TestClonesOfASharedHostAreNotShared(t *testing.T) {
 	}
 	if n, err := mountsBelow(filepath.Join(shared, "run", jailsFolder)); err != nil || len(n) != 1 {
 		t.Errorf("the folder of jails is mounted %d times (%v), want once", len(n), err)
+	}
+}
+
+// A storage that cannot be opened says why.
+func TestStorageWhoseFolderOfClonesIsNone(t *testing.T) {
+	data := filepath.Join(onBtrfs(t), "data")
+	o := Options{Installation: "tnil", RunDir: filepath.Join(t.TempDir(), "run"), DataDir: data, Gateway: netip.MustParseAddr("10.213.0.1")}
+	s, err := NewStorage(o)
+	must(t, err)
+	must(t, s.Close())
+	clones := filepath.Join(data, clonesFolder)
+	must(t, errors.Join(os.Remove(clones), os.WriteFile(clones, nil, 0o600)))
+	if _, err := NewStorage(o); !errors.Is(err, unix.ENOTDIR) {
+		t.Errorf("with a file in its place: %v", err)
 	}
 }
 

@@ -27,7 +27,7 @@ type datasets struct {
 	tree      *zfs.Trees
 }
 
-func newDatasets(o Options, templates *safepath.Folder) (*datasets, error) {
+func newDatasets(o Options, templates *safepath.Folder) (cloner, error) {
 	d, err := zfs.New(hostcmd.Runner{}, o.ZFSDataset)
 	if err != nil {
 		return nil, err
