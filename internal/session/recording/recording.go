@@ -111,11 +111,11 @@ func Open(o Options) (*Shelf, error) {
 		return nil, err
 	}
 	s := &Shelf{Options: o, room: room, open: map[string]*Tape{}}
-	return s, s.sweep(true)
+	return s, s.sweep(transient)
 }
 
 // Tidy removes what is too old.
-func (s *Shelf) Tidy() error { return s.sweep(false) }
+func (s *Shelf) Tidy() error { return s.sweep(s.expired) }
 
 // due says whether the last sweep is some time ago.
 func (s *Shelf) due(after time.Duration) bool {
@@ -128,15 +128,14 @@ func (s *Shelf) due(after time.Duration) bool {
 func (s *Shelf) Held(asks quota.Holder) []quota.Amount { return s.room.gate.Amounts(asks) }
 
 // Close removes what does not outlive the process.
-func (s *Shelf) Close() error { return s.sweep(true) }
+func (s *Shelf) Close() error { return s.sweep(transient) }
 
-// sweep removes recordings that are too old; with transient those that are not for audit, instead. A recording that others have
-// removed is not counted any more.
-func (s *Shelf) sweep(transient bool) error {
+// sweep removes the recordings of which remove says so, and counts the others that no process has counted yet. A recording that others
+// have removed is not counted any more. live says that its session is recorded.
+func (s *Shelf) sweep(remove func(root *os.Root, path string, m Meta, live bool) (bool, error)) error {
 	s.mu.Lock()
 	s.purged = s.Now()
 	s.mu.Unlock()
-	var errs []error
 	found := map[string]bool{}
 	err := s.each(func(root *os.Root, path string) error {
 		found[path] = true
@@ -144,26 +143,19 @@ func (s *Shelf) sweep(transient bool) error {
 		if err != nil {
 			m.Kind = Audit // half a recording, of a process that was killed in its first moment
 		}
-		young := transient
-		if !young {
-			if young, err = s.young(root, path, m); err != nil {
+		live := s.Live(m)
+		yes, err := remove(root, path, m, live)
+		switch {
+		case err != nil:
+			return err
+		case yes:
+			if err := root.RemoveAll(path); err != nil {
 				return err
 			}
+			s.room.remove(path)
+		case !live:
+			return s.room.find(root, path, m)
 		}
-		s.mu.Lock()
-		_, live := s.open[m.Session]
-		s.mu.Unlock()
-		if m.Kind == Audit && young || live && !transient {
-			if !live {
-				errs = append(errs, s.room.find(root, path, m))
-			}
-			return nil
-		}
-		if err := root.RemoveAll(path); err != nil {
-			errs = append(errs, err)
-			return nil
-		}
-		s.room.remove(path)
 		return nil
 	})
 	s.mu.Lock()
@@ -172,10 +164,22 @@ func (s *Shelf) sweep(transient bool) error {
 	}
 	s.mu.Unlock()
 	s.room.only(found)
-	if err := errors.Join(append(errs, err)...); err != nil {
+	if err != nil {
 		return fmt.Errorf("remove recordings: %w", err)
 	}
 	return nil
+}
+
+// transient says whether a recording goes with its process.
+func transient(_ *os.Root, _ string, m Meta, _ bool) (bool, error) { return m.Kind != Audit, nil }
+
+// expired says whether a recording is too old, or of a session that ended and not for audit.
+func (s *Shelf) expired(root *os.Root, path string, m Meta, live bool) (bool, error) {
+	if live {
+		return false, nil
+	}
+	young, err := s.young(root, path, m)
+	return m.Kind != Audit || !young, err
 }
 
 // young says whether a recording is not too old. It counts from the last that is known of it: it may have begun before the machine's
@@ -195,7 +199,7 @@ func (s *Shelf) young(root *os.Root, path string, m Meta) (bool, error) {
 	return s.Now().Sub(last) < s.Keep, nil
 }
 
-// each calls do with the path of every recording.
+// each calls do with the path of every recording. It is no error that one, or the last one of a tenant, goes meanwhile.
 func (s *Shelf) each(do func(root *os.Root, path string) error) error {
 	err := s.in(func(root *os.Root) error {
 		var errs []error
@@ -208,10 +212,10 @@ func (s *Shelf) each(do func(root *os.Root, path string) error) error {
 				continue
 			}
 			sessions, err := fs.ReadDir(root.FS(), t.Name())
-			errs = append(errs, err)
+			errs = append(errs, ignoreMissing(err))
 			for _, e := range sessions {
 				if e.IsDir() && sessionName.MatchString(e.Name()) {
-					errs = append(errs, do(root, t.Name()+"/"+e.Name()))
+					errs = append(errs, ignoreMissing(do(root, t.Name()+"/"+e.Name())))
 				}
 			}
 			s.removeTenant(root, t.Name())
@@ -219,6 +223,14 @@ func (s *Shelf) each(do func(root *os.Root, path string) error) error {
 		return errors.Join(errs...)
 	})
 	if _, gone := os.Stat(s.Dir); errors.Is(err, fs.ErrNotExist) && errors.Is(gone, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// ignoreMissing is an error, other than that something is not there.
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err

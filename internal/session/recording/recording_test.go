@@ -148,6 +148,49 @@ func TestAClockThatIsOffForAWhileTakesNoRecording(t *testing.T) {
 	listed(0)
 }
 
+// A session may end while the recordings are looked through, and its folder and its tenant's go with it.
+func TestRecordingsThatGoMeanwhileAreNoError(t *testing.T) {
+	s, c, dir := newShelf(t)
+	for tenant, session := range map[string]string{"acme": one, "other": two, "third": "s_cccccccccccccccc"} {
+		m := meta(session, Audit, c.at)
+		m.Tenant = tenant
+		if err := start(t, s, m).Close(c.at, "closed"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := s.list(func(m Meta) bool {
+		if m.Tenant != "acme" {
+			return true
+		}
+		return os.RemoveAll(filepath.Join(dir, "other")) == nil // the folders are known by now
+	})
+	if err != nil || len(list) != 2 || list[1].Tenant == "other" || list[0].Tenant == "other" {
+		t.Errorf("listed are %+v, %v", list, err)
+	}
+	// In a sweep, one goes after the list of its tenant's was read, or after it was asked for its age.
+	again := filepath.Join(dir, "acme", two)
+	if err := os.Mkdir(again, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	looked := 0
+	err = s.sweep(func(root *os.Root, path string, m Meta, live bool) (bool, error) {
+		looked++
+		if err := os.RemoveAll(again); err != nil {
+			t.Error(err)
+		}
+		return s.expired(root, path, m, live)
+	})
+	if err != nil || looked != 3 {
+		t.Errorf("%d were looked at: %v", looked, err)
+	}
+	if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Tidy(); err == nil {
+		t.Error("a shelf that is no folder was tidied")
+	}
+}
+
 func TestANewProcessKeepsAuditRecordingsAndTouchesNothingElse(t *testing.T) {
 	s, c, dir := newShelf(t)
 	step(t, start(t, s, meta(one, Transient, c.at)), c, "navigate", Outcome{OK: true})

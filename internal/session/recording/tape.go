@@ -105,7 +105,7 @@ func (s *Shelf) Start(m Meta) (*Tape, error) {
 func (t *Tape) open() error {
 	err := t.take(newCost, ahead)
 	if err != nil && t.shelf.due(lookAgain) { // somebody may have made room
-		if err := t.shelf.sweep(false); err != nil {
+		if err := t.shelf.Tidy(); err != nil {
 			return err
 		}
 		err = t.take(newCost, ahead)
