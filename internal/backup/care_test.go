@@ -451,7 +451,7 @@ func TestSignInsEndWithARestore(t *testing.T) {
 		db, err := open.Open(t.Context(), "", h.c.DataDir)
 		h.must(err)
 		h.must(use(db))
-		found, err := db.ListSignIns(t.Context())
+		found, err := db.ListSignIns(t.Context(), store.SignInFilter{Limit: 9})
 		h.must(errors.Join(err, db.Close()))
 		return len(found)
 	}

@@ -22,7 +22,6 @@ import (
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/safepath"
-	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/open"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
 	"github.com/clawjail/clawjail/internal/swap"
@@ -366,17 +365,9 @@ func withDatabase(ctx context.Context, dir string, use func(*sqlite.DB) error) e
 // endSignIns ends what browsers were signed in to the console: some may have signed out since.
 func endSignIns(ctx context.Context, dir string) (n int, err error) {
 	err = withDatabase(ctx, filepath.Join(dir, "data", open.Folder), func(db *sqlite.DB) (err error) {
-		all, err := db.ListSignIns(ctx)
-		if err != nil {
-			return err
-		}
-		for _, s := range all {
-			if err := db.DeleteSignIn(ctx, s.ID); err != nil && !errors.Is(err, store.ErrNotFound) {
-				return err
-			}
-		}
-		n = len(all)
-		return nil
+		all := time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+		n, err = db.DeleteSignInsBefore(ctx, all, all)
+		return err
 	})
 	return n, err
 }

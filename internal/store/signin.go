@@ -27,6 +27,14 @@ type SignIn struct {
 	ExpiresAt time.Time // at the latest
 }
 
+// SignInFilter says which sign-ins are listed: an owner's, or those of a tenant's operators, or all where neither is set. Limit is at
+// least 1.
+type SignInFilter struct {
+	Owner  Owner
+	Tenant string
+	Limit  int
+}
+
 // SignIns of all tenants.
 type SignIns interface {
 	// CreateSignIn returns ErrNotFound if the operator does not exist.
@@ -34,8 +42,8 @@ type SignIns interface {
 	SignIn(ctx context.Context, id string) (SignIn, error)
 	// SignInByHash finds a sign-in, also an expired one, and its operator; the zero Operator for the admin's.
 	SignInByHash(ctx context.Context, hash []byte) (SignIn, Operator, error)
-	// ListSignIns lists all, newest first.
-	ListSignIns(ctx context.Context) ([]SignIn, error)
+	// ListSignIns lists the newest first.
+	ListSignIns(ctx context.Context, f SignInFilter) ([]SignIn, error)
 	// TouchSignIn sets UsedAt, unless that is later already.
 	TouchSignIn(ctx context.Context, id string, at time.Time) error
 	// DeleteSignIn ends one.

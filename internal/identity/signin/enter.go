@@ -20,6 +20,9 @@ const (
 	methodPasskey = "passkey"
 )
 
+// maxSignIns is how many sign-ins an owner has: the oldest ends where there would be more.
+const maxSignIns = 64
+
 // longestUserAgent is how many letters are kept of what a browser says of itself.
 const longestUserAgent = 160
 
@@ -61,12 +64,31 @@ func (s *Service) enter(ctx context.Context, p identity.Principal, method string
 				return err
 			}
 		}
+		if err := s.endOldest(ctx, p); err != nil {
+			return err
+		}
 		return s.o.Store.CreateSignIn(ctx, row)
 	})
 	if err != nil {
 		return "", SignIn{}, fmt.Errorf("sign in: %w", err)
 	}
 	return cookie, s.shown(row, p, true), nil
+}
+
+// endOldest makes room for one more sign-in of a principal.
+func (s *Service) endOldest(ctx context.Context, p identity.Principal) error {
+	rows, err := s.o.Store.ListSignIns(ctx, store.SignInFilter{Owner: s.owner(p), Limit: maxListed})
+	if err != nil {
+		return err
+	}
+	for len(rows) >= maxSignIns {
+		last := len(rows) - 1
+		if err := s.endOne(ctx, p, rows[last], p.Tenant, "too_many"); err != nil {
+			return err
+		}
+		rows = rows[:last]
+	}
+	return nil
 }
 
 // refuse records that a sign-in was refused. p is the zero Principal when the person is not known.

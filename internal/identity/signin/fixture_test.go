@@ -187,7 +187,7 @@ func (h watched) cut() bool { return problem.CodeOf(context.Cause(h.ctx)) == pro
 // hasNothingOf requires that a secret is in no row, no record and no error.
 func (w *fixture) hasNothingOf(secret string, more ...any) {
 	w.t.Helper()
-	rows, err := w.db.ListSignIns(context.Background())
+	rows, err := w.db.ListSignIns(context.Background(), store.SignInFilter{Limit: 99})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
 )
 
 func (w *fixture) link(by identity.Principal) Link {
@@ -71,7 +72,7 @@ func TestALinkIsGoodOnce(t *testing.T) {
 	}
 	close(gate)
 	all.Wait()
-	rows, err := w.db.ListSignIns(t.Context())
+	rows, err := w.db.ListSignIns(t.Context(), store.SignInFilter{Limit: 99})
 	if won.Load() != 1 || len(rows) != 1 || err != nil {
 		t.Errorf("%d are signed in, %d rows, %v", won.Load(), len(rows), err)
 	}

@@ -96,7 +96,7 @@ func TestWhoMayNotSignIn(t *testing.T) {
 	if refusals != 2 {
 		t.Errorf("%d wrong keys were recorded", refusals)
 	}
-	rows, err := w.db.ListSignIns(ctx)
+	rows, err := w.db.ListSignIns(ctx, store.SignInFilter{Limit: 99})
 	if err != nil || len(rows) != 0 {
 		t.Errorf("signed in: %+v, %v", rows, err)
 	}
@@ -118,7 +118,7 @@ func TestASignInThatCannotBeRecordedIsNone(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if rows, err := w.db.ListSignIns(t.Context()); err != nil || len(rows) != 0 {
+	if rows, err := w.db.ListSignIns(t.Context(), store.SignInFilter{Limit: 99}); err != nil || len(rows) != 0 {
 		t.Errorf("signed in: %+v, %v", rows, err)
 	}
 }
@@ -229,6 +229,50 @@ func TestAShorterLifeCountsAtOnce(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		w.out("the life that is configured now is over", cookie)
+	})
+}
+
+// An owner who signs in again and again ends its oldest sign-in each time, and what is open with it; those of others stay.
+func TestAnOwnerHasFewSignIns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, end := newFixture(t)
+		defer end()
+		key, ann := w.operator("acme", identity.RoleViewer, identity.NeverExpires)
+		rivalKey, rival := w.operator("rival", identity.RoleAdmin, identity.NeverExpires)
+		other, inOther := w.signIn(rivalKey)
+		first, inFirst := w.signIn(key)
+		time.Sleep(time.Second)
+		second, inSecond := w.signIn(key)
+		open := w.hold(ann, inFirst)
+		defer open.release()
+		for range maxSignIns - 2 {
+			w.signIn(key)
+		}
+		w.in(first, ann) // as many as may be
+		time.Sleep(time.Second)
+		w.signIn(key)
+		w.out("one too many", first)
+		if !open.cut() {
+			t.Error("what is open with it stays")
+		}
+		ended := false
+		for _, e := range w.log.All() {
+			ended = ended || e.Target == inFirst.ID && e.Result == "ok" && audittest.Has(e, map[string]string{"reason": "too_many", "method": "key"})
+		}
+		if !ended {
+			t.Error("its end is not recorded")
+		}
+		w.in(second, ann)
+		w.in(other, rival)
+		for _, c := range []struct {
+			by   identity.Principal
+			in   SignIn
+			want int
+		}{{ann, inSecond, maxSignIns}, {rival, inOther, 1}, {w.admin, SignIn{}, maxSignIns + 1}} {
+			if list, err := w.List(t.Context(), c.by, c.in); err != nil || len(list) != c.want {
+				t.Errorf("%s is shown %d, %v; want %d", c.by.Actor(), len(list), err, c.want)
+			}
+		}
 	})
 }
 

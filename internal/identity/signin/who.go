@@ -16,6 +16,9 @@ import (
 // writtenEvery is how exactly the store knows when a sign-in was used: a write for each request would be too much.
 const writtenEvery = time.Minute
 
+// maxListed bounds a list of sign-ins.
+const maxListed = 1000
+
 // Who returns the person behind a cookie. The call counts as use. The code is unauthorized for an unknown or expired cookie.
 func (s *Service) Who(ctx context.Context, cookie string) (identity.Principal, SignIn, error) {
 	sum, ok := hashOf(PrefixCookie, cookie)
@@ -70,7 +73,7 @@ func (s *Service) use(ctx context.Context, row store.SignIn) error {
 }
 
 // List lists the sign-ins of the caller; of an admin of the installation everybody's, or those of its tenant of an admin
-// of one. in is the caller's own.
+// of one; the newest thousand. in is the caller's own.
 func (s *Service) List(ctx context.Context, by identity.Principal, in SignIn) ([]SignIn, error) {
 	if err := s.o.Identity.Authorize(ctx, by, identity.SignInList, by.Tenant); err != nil {
 		return nil, err
@@ -83,7 +86,11 @@ func (s *Service) List(ctx context.Context, by identity.Principal, in SignIn) ([
 	for _, o := range operators {
 		known[o.ID] = o
 	}
-	rows, err := s.o.Store.ListSignIns(ctx)
+	which := store.SignInFilter{Tenant: by.Tenant, Limit: maxListed}
+	if by.Role != identity.RoleAdmin {
+		which.Owner = s.owner(by)
+	}
+	rows, err := s.o.Store.ListSignIns(ctx, which)
 	if err != nil {
 		return nil, fmt.Errorf("list sign-ins: %w", err)
 	}
@@ -117,8 +124,13 @@ func (s *Service) End(ctx context.Context, by identity.Principal, id string) err
 		return s.o.Identity.Refuse(by, identity.SignInEnd, id,
 			problem.New(problem.NotFound, "clawjail operator sign-ins lists them, and so does the console in its settings", "there is no sign-in %q", plain(id, 40)))
 	}
+	return s.endOne(ctx, by, row, tenant, "")
+}
+
+// endOne ends a sign-in of an owner of a tenant, and records who ended it, and why where they did not ask for it.
+func (s *Service) endOne(ctx context.Context, by identity.Principal, row store.SignIn, tenant, reason string) error {
 	i := audit.Intent{Action: string(identity.SignInEnd), Tenant: tenant, Actor: by.Actor(), Target: row.ID,
-		Detail: identity.Detail(map[string]string{"method": row.Method, "owner": ownerName(row.Owner)})}
+		Detail: identity.Detail(map[string]string{"method": row.Method, "owner": ownerName(row.Owner), "reason": reason})}
 	// First here, then cut, then written: what cannot be written is over all the same, see identity's WatchValidity.
 	s.uses.end(row.ID)
 	s.held.cut(row.ID)

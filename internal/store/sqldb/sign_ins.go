@@ -3,6 +3,7 @@ package sqldb
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/store"
@@ -49,8 +50,17 @@ func (db *Tables) SignInByHash(ctx context.Context, hash []byte) (store.SignIn, 
 	return v.signIn, v.operator, err
 }
 
-func (db *Tables) ListSignIns(ctx context.Context) ([]store.SignIn, error) {
-	return list(ctx, db, "list sign-ins", scanSignIn, `SELECT `+signInColumns+` FROM sign_ins ORDER BY created_at DESC, id DESC`)
+func (db *Tables) ListSignIns(ctx context.Context, f store.SignInFilter) ([]store.SignIn, error) {
+	which, args := "", []any{f.Limit}
+	switch {
+	case f.Limit < 1:
+		return nil, fmt.Errorf("list sign-ins: %w: limit is %d", store.ErrInvalid, f.Limit)
+	case f.Owner != store.Owner{}:
+		which, args = ` WHERE operator = $2 OR admin_key = $3`, append(args, text(f.Owner.Operator), text(f.Owner.AdminKey))
+	case f.Tenant != "":
+		which, args = ` WHERE operator IN (SELECT id FROM operators WHERE tenant = $2)`, append(args, f.Tenant)
+	}
+	return list(ctx, db, "list sign-ins", scanSignIn, `SELECT `+signInColumns+` FROM sign_ins`+which+` ORDER BY created_at DESC, id DESC LIMIT $1`, args...)
 }
 
 func (db *Tables) TouchSignIn(ctx context.Context, id string, at time.Time) error {

@@ -32,7 +32,22 @@ func testSignIns(t *testing.T, s store.Store) {
 	must(t, s.CreateSignIn(ctx, hers))
 	must(t, s.CreateSignIn(ctx, theirs))
 	check(t, "by ID", hers)(s.SignIn(ctx, "i1"))
-	check(t, "all, the newest first", []store.SignIn{theirs, hers})(s.ListSignIns(ctx))
+	for what, c := range map[string]struct {
+		of   store.SignInFilter
+		want []store.SignIn
+	}{
+		"all, the newest first": {store.SignInFilter{Limit: 9}, []store.SignIn{theirs, hers}},
+		"the newest":            {store.SignInFilter{Limit: 1}, []store.SignIn{theirs}},
+		"of the admin":          {store.SignInFilter{Owner: admin, Limit: 9}, []store.SignIn{theirs}},
+		"of an operator":        {store.SignInFilter{Owner: hers.Owner, Limit: 9}, []store.SignIn{hers}},
+		"of another admin key":  {store.SignInFilter{Owner: store.Owner{AdminKey: "x"}, Limit: 9}, nil},
+		"of a tenant":           {store.SignInFilter{Tenant: "acme", Limit: 9}, []store.SignIn{hers}},
+		"of another tenant":     {store.SignInFilter{Tenant: "other", Limit: 9}, nil},
+	} {
+		check(t, what, c.want)(s.ListSignIns(ctx, c.of))
+	}
+	_, err := s.ListSignIns(ctx, store.SignInFilter{})
+	wantError(t, "a list without a limit", err, store.ErrInvalid)
 	found, operator, err := s.SignInByHash(ctx, hers.Hash)
 	must(t, err)
 	same(t, "by hash", found, hers)
@@ -77,7 +92,7 @@ func testSignIns(t *testing.T, s store.Store) {
 	check(t, "nobody used it", 1)(s.DeleteSignInsBefore(ctx, at(101), at(50).Add(tick)))
 	must(t, s.CreateSignIn(ctx, hers))
 	check(t, "it expired", 1)(s.DeleteSignInsBefore(ctx, at(101).Add(tick), at(0)))
-	check(t, "those that are left", []store.SignIn(nil))(s.ListSignIns(ctx))
+	check(t, "those that are left", []store.SignIn(nil))(s.ListSignIns(ctx, store.SignInFilter{Limit: 9}))
 	_, err = s.DeleteSignInsBefore(ctx, time.Time{}, at(1))
 	wantError(t, "delete before no time", err, store.ErrInvalid)
 }

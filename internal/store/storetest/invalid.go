@@ -35,7 +35,7 @@ func testInvalidRows(t *testing.T, s store.Store) {
 	}
 	check(t, "grants", []store.Grant(nil))(s.ListGrants(ctx, ""))
 	check(t, "nodes", []string(nil))(s.AuditNodes(ctx))
-	check(t, "sign-ins", []store.SignIn(nil))(s.ListSignIns(ctx))
+	check(t, "sign-ins", []store.SignIn(nil))(s.ListSignIns(ctx, store.SignInFilter{Limit: 9}))
 	check(t, "passkeys", []store.Passkey(nil))(s.ListPasskeys(ctx, admin))
 	check(t, "cookies", []store.CookieSet(nil))(s.ListCookieSets(ctx, ""))
 }
