@@ -25,6 +25,11 @@ func Demo(ctx context.Context, o Options, address, file string) error {
 	if os.Geteuid() != 0 {
 		return problem.New(problem.NoRoot, "run it with sudo", "the demo makes a jail, which needs root")
 	}
+	release, err := claim(folder(o.Config.DataDir))
+	if err != nil {
+		return err
+	}
+	defer release()
 	o.Say("The template is what it was built as:")
 	if err := o.Verify(ctx); err != nil {
 		return err

@@ -14,9 +14,12 @@ import (
 	"fmt"
 	"image/color"
 	"image/png"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/clawjail/clawjail/internal/base/pace"
 	"github.com/clawjail/clawjail/internal/browser"
@@ -69,6 +72,11 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if o.Say == nil {
 		o.Say = func(string) {}
 	}
+	release, err := claim(folder(o.Config.DataDir))
+	if err != nil {
+		return Report{}, err
+	}
+	defer release()
 	o.Say("verifying the template")
 	if err := o.Verify(ctx); err != nil {
 		return Report{}, err
@@ -86,6 +94,43 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		r.fail("%v", err)
 	}
 	return r.report(), nil
+}
+
+// folder is where self-tests and demos keep what they need of the disk.
+func folder(dataDir string) string { return filepath.Join(dataDir, "selftest") }
+
+// claim makes the folder for one of them at a time: they have the same users and the same authority. The code is conflict while another
+// runs. release removes the folder, unless something of an instance is left in it.
+func claim(dir string) (release func(), err error) {
+	for {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+		f, err := os.Open(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				err = problem.Wrap(err, problem.Conflict, "wait until it has ended", "another self-test or demo of this installation is running")
+			}
+			return nil, errors.Join(fmt.Errorf("claim %s: %w", dir, err), f.Close())
+		}
+		mine, err := f.Stat()
+		if there, gone := os.Stat(dir); err != nil || gone != nil || !os.SameFile(mine, there) {
+			_ = f.Close() // of a self-test that has just removed it
+			continue
+		}
+		return func() {
+			if left, err := filepath.Glob(filepath.Join(dir, "private-*")); err == nil && len(left) == 0 {
+				_ = os.RemoveAll(dir) // the next self-test does it
+			}
+			_ = f.Close() // nothing was written to it
+		}, nil
+	}
 }
 
 type run struct {
@@ -121,7 +166,7 @@ func (r *run) inInstance(ctx context.Context, use func(*instance.Instance) error
 	if err != nil {
 		return err
 	}
-	inst, err := instance.New(instance.Options{Binary: r.Binary, Parent: filepath.Join(r.Config.DataDir, "selftest"),
+	inst, err := instance.New(instance.Options{Binary: r.Binary, Parent: folder(r.Config.DataDir),
 		Templates: r.Config.TemplatesDir, UIDBase: 1_879_400_000, Settings: settings, Pace: r.Pace})
 	if err != nil {
 		return err
@@ -140,10 +185,7 @@ func (r *run) inInstance(ctx context.Context, use func(*instance.Instance) error
 
 // settings of the instance: no pool, so that every open is a cold one.
 func (r *run) settings() (string, error) {
-	ca := filepath.Join(r.Config.DataDir, "selftest", "ca.pem")
-	if err := os.MkdirAll(filepath.Dir(ca), 0o755); err != nil {
-		return "", err
-	}
+	ca := filepath.Join(folder(r.Config.DataDir), "ca.pem")
 	if err := os.WriteFile(ca, r.site.CA, 0o644); err != nil {
 		return "", err
 	}
@@ -316,7 +358,7 @@ func (r *run) finish(ctx context.Context, inst *instance.Instance) error {
 	errs = append(errs, err)
 	r.residue = append(r.residue, left...)
 	if len(left) == 0 {
-		errs = append(errs, inst.Remove(ctx), os.RemoveAll(filepath.Join(r.Config.DataDir, "selftest")))
+		errs = append(errs, inst.Remove(ctx))
 	}
 	return errors.Join(errs...)
 }
