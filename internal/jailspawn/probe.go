@@ -91,12 +91,19 @@ func (s *Spawner) Probe(ctx context.Context, c JailConfig) Report {
 // command looks whether a command is there.
 func (p *prober) command(name string) {
 	p.check(name, func() *problem.Error {
-		if _, err := p.s.o.Commands.Path(name); err != nil {
-			out, _ := problem.As(missing(err, name))
-			return out
-		}
-		return nil
+		_, missed := p.path(name)
+		return missed
 	})
+}
+
+// path is where a command is.
+func (p *prober) path(name string) (string, *problem.Error) {
+	path, err := p.s.o.Commands.Path(name)
+	if err != nil {
+		out, _ := problem.As(missing(err, name))
+		return "", out
+	}
+	return path, nil
 }
 
 // mdo: mdo(1) is there, mac_do(4) is loaded and on, it has a rule, and the rule is for this caller. The last is found out by
@@ -145,11 +152,11 @@ func (p *prober) sudo(ctx context.Context, c JailConfig) {
 	}
 	for _, argv := range wanted {
 		p.check("sudo "+argv[0], func() *problem.Error {
-			path, err := p.s.o.Commands.Path(argv[0])
-			if err == nil {
-				_, err = p.s.o.Commands.Run(ctx, "sudo", append([]string{"-n", "-l", path}, argv[1:]...)...)
+			path, missed := p.path(argv[0])
+			if missed != nil {
+				return missed
 			}
-			if err != nil {
+			if _, err := p.s.o.Commands.Run(ctx, "sudo", append([]string{"-n", "-l", path}, argv[1:]...)...); err != nil {
 				return problem.Wrap(err, problem.Forbidden, "by visudo: NAME ALL=(root) NOPASSWD: "+path+" *, with your name. Such a rule is as good as root",
 					"sudo does not let you run %s without a password", argv[0])
 			}

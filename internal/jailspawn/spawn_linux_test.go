@@ -156,7 +156,19 @@ func TestEachModeSaysBeforeTheFirstSpawnWhatIsMissing(t *testing.T) {
 			}
 		})
 	}
-	o := jailspawn.Options{Mode: jailspawn.ModeNone, UID: 1001, Commands: hostcmd.Runner{Dir: spawntest.New(t).Commands}}
+	h := spawntest.New(t)
+	sudo := jailspawn.New(jailspawn.Options{Mode: jailspawn.ModeSudo, Commands: hostcmd.Runner{Dir: h.Commands}})
+	folder := jailspawn.JailConfig{Path: h.Root, User: spawntest.User}
+	if err := sudo.Probe(t.Context(), folder).Err(); err != nil {
+		t.Errorf("with all commands: %v", err)
+	}
+	if err := os.Remove(h.Commands + "/umount"); err != nil {
+		t.Fatal(err)
+	}
+	if p, _ := problem.As(sudo.Probe(t.Context(), folder).Err()); p == nil || p.Code != problem.ToolMissing || !strings.Contains(p.Message, "umount is not on this host") {
+		t.Errorf("without umount: %+v", p)
+	}
+	o := jailspawn.Options{Mode: jailspawn.ModeNone, UID: 1001, Commands: hostcmd.Runner{Dir: h.Commands}}
 	if err := jailspawn.Probe(t.Context(), o).Err(); problem.CodeOf(err) != problem.NoRoot {
 		t.Errorf("%v", err)
 	}
