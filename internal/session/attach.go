@@ -109,7 +109,7 @@ func (a *attachment) enter() error {
 	defer a.s.mu.Unlock()
 	switch {
 	case a.r.state != StateReady:
-		return problem.New(problem.SessionClosed, "open a new one", "session %s is ending", a.r.id)
+		return endingProblem(a.r.id)
 	case a.r.takeover != nil:
 		// Not the person either: what is attached sees every key.
 		return takenOver(a.r)

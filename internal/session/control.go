@@ -37,35 +37,34 @@ type LiveViewer interface {
 	Close()
 }
 
-// errTakenOver is the cause with which requests end whose turn is over.
+// errTakenOver is the cause with which requests end whose period is over.
 var errTakenOver = errors.New("a person has taken the session over")
 
-// takeover is the person who has taken over a session's browser.
+// takeover is the person who has taken over a session's browser. settled and step are guarded by Service.mu.
 type takeover struct {
 	by    identity.Principal
 	since time.Time
-	// firm says that nothing of others is under way any more: what the person does is done. It is not while a take-over or
-	// a hand-back goes on.
-	firm bool
-	step int // of the recording; 0 when it is not recorded
+	// settled says that the person may use the browser: no take-over and no hand-back goes on.
+	settled bool
+	step    int // of the recording; 0 when it is not recorded
 }
 
 // of says whether it is a principal's: the same one, with the same key or token.
-func (g *takeover) of(by identity.Principal) bool { return g != nil && samePerson(g.by, by) }
+func (t *takeover) of(by identity.Principal) bool { return t != nil && samePerson(t.by, by) }
 
 // samePerson says whether two principals are one. The holder of a token for a session is another one than the token's maker.
 func samePerson(a, b identity.Principal) bool {
 	return a.Actor() == b.Actor() && a.SessionToken == b.SessionToken && (a.Scope == "") == (b.Scope == "")
 }
 
-// usePeriod is a time in which the same people may use a session's browser. Its fields are guarded by Service.mu.
+// usePeriod is a time in which the same people may use a session's browser, or a token is valid. using and over are guarded by
+// Service.mu.
 type usePeriod struct {
-	ctx   context.Context
+	ctx   context.Context // ends with the period
 	end   context.CancelCauseFunc
-	using int
-	// over is set once; idle is closed when the browser is not used in this turn any more, and will not be.
-	over bool
-	idle chan struct{}
+	using int // how many uses there are
+	over  bool
+	idle  chan struct{} // closed when the period is over and its last use has ended
 }
 
 func newUsePeriod() *usePeriod {
@@ -73,35 +72,35 @@ func newUsePeriod() *usePeriod {
 	return &usePeriod{ctx: ctx, end: end, idle: make(chan struct{})}
 }
 
-// finish ends a turn: what is under way ends with the cause. The caller holds Service.mu.
-func (t *usePeriod) finish(cause error) {
-	if t.over {
+// finish ends the period, once: what is under way ends with the cause. The caller holds Service.mu.
+func (u *usePeriod) finish(cause error) {
+	if u.over {
 		return
 	}
-	t.over = true
-	t.end(cause)
-	if t.using == 0 {
-		close(t.idle)
+	u.over = true
+	u.end(cause)
+	if u.using == 0 {
+		close(u.idle)
 	}
 }
 
 // leave says that a use is over. The caller holds Service.mu.
-func (t *usePeriod) leave() {
-	t.using--
-	if t.over && t.using == 0 {
-		close(t.idle)
+func (u *usePeriod) leave() {
+	u.using--
+	if u.over && u.using == 0 {
+		close(u.idle)
 	}
 }
 
-// within is a context that ends with a turn too, and with its cause.
-func (t *usePeriod) within(ctx context.Context) (context.Context, func()) {
+// within is a context that ends with the period too, and with its cause.
+func (u *usePeriod) within(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(t.ctx, func() { cancel(context.Cause(t.ctx)) })
+	stop := context.AfterFunc(u.ctx, func() { cancel(context.Cause(u.ctx)) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// seized says whether a context ended because somebody took the session over.
-func seized(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errTakenOver) }
+// endedByTakeover says whether a context ended because a person took the session over.
+func endedByTakeover(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errTakenOver) }
 
 // takenOver is what everybody gets who uses a session that a person has in hand.
 func takenOver(s *session) error {
@@ -114,21 +113,21 @@ func takenOver(s *session) error {
 func (svc *Service) held(s *session) bool {
 	svc.mu.Lock()
 	defer svc.mu.Unlock()
-	return s.takeover != nil && s.takeover.firm
+	return s.takeover != nil && s.takeover.settled
 }
 
 // controlOf is a takeover as it is shown. The caller holds svc.mu.
-func controlOf(g *takeover) *Control {
-	if g == nil {
+func controlOf(t *takeover) *Control {
+	if t == nil {
 		return nil
 	}
-	return &Control{By: g.by.Actor(), Name: g.by.Name, Since: g.since}
+	return &Control{By: t.by.Actor(), Name: t.by.Name, Since: t.since}
 }
 
 // whoHas names for people who has a session in hand.
-func whoHas(g *takeover) string {
-	if g.by.Name != "" && g.by.Name != g.by.Actor() {
-		return fmt.Sprintf("%s (%s)", g.by.Name, g.by.Actor())
+func whoHas(t *takeover) string {
+	if t.by.Name != "" && t.by.Name != t.by.Actor() {
+		return fmt.Sprintf("%s (%s)", t.by.Name, t.by.Actor())
 	}
-	return g.by.Actor()
+	return t.by.Actor()
 }

@@ -82,7 +82,7 @@ func (l *Live) enter() error {
 	defer l.s.mu.Unlock()
 	switch {
 	case l.r.state != StateReady:
-		return l.s.endedSoon(l.r)
+		return endingProblem(l.r.id)
 	case !l.s.tokenGood(l.by):
 		return errTokenRevoked
 	case len(l.r.lives) >= maxLives:
@@ -161,8 +161,8 @@ func (l *Live) tell() {
 func (l *Live) control() (Sight, bool) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	g := l.r.takeover
-	return Sight{Changed: true, Control: controlOf(g), Mine: g.of(l.by)}, g == nil || g.firm
+	t := l.r.takeover
+	return Sight{Changed: true, Control: controlOf(t), Mine: t.of(l.by)}, t == nil || t.settled
 }
 
 // tellOfControl tells all viewers of a session which person has control. The caller holds no lock.
@@ -215,38 +215,38 @@ func (l *Live) Input(ctx context.Context, in browser.LiveInput) (copied string, 
 func (svc *Service) steer(ctx context.Context, s *session, by identity.Principal) (within context.Context, done func(), err error) {
 	svc.mu.Lock()
 	defer svc.mu.Unlock()
-	switch g := s.takeover; {
+	switch t := s.takeover; {
 	case s.state != StateReady:
-		return nil, nil, svc.endedSoon(s)
-	case g == nil:
+		return nil, nil, endingProblem(s.id)
+	case t == nil:
 		return nil, nil, problem.New(problem.Conflict, "take it over first", "session %s is not taken over", s.id)
-	case !g.of(by):
-		return nil, nil, problem.Wrap(errTakenOver, problem.TakenOver, "take it over with force, or wait until it is handed back", "%s has taken over session %s", whoHas(g), s.id)
-	case !g.firm:
+	case !t.of(by):
+		return nil, nil, problem.Wrap(errTakenOver, problem.TakenOver, "take it over with force, or wait until it is handed back", "%s has taken over session %s", whoHas(t), s.id)
+	case !t.settled:
 		return nil, nil, problem.New(problem.Conflict, "try again in a moment", "session %s is changing hands", s.id)
 	}
 	return svc.occupy(ctx, s, by)
 }
 
-// occupy counts a use of a session, in its present turn, and of the token that it is used with. It ends with both. The
+// occupy counts a use of a session, in its present period, and of the token that it is used with. It ends with both. The
 // caller holds svc.mu; done takes it.
 func (svc *Service) occupy(ctx context.Context, s *session, by identity.Principal) (within context.Context, done func(), err error) {
-	turns := []*usePeriod{s.period}
+	periods := []*usePeriod{s.period}
 	if by.SessionToken != "" {
 		uses := svc.usesOf(by)
 		if uses == nil {
 			return nil, nil, errTokenRevoked
 		}
-		turns = append(turns, uses)
+		periods = append(periods, uses)
 	}
 	s.using++
 	s.used = svc.Now()
 	within = ctx
 	var leave []func()
-	for _, t := range turns {
-		t.using++
+	for _, u := range periods {
+		u.using++
 		var left func()
-		within, left = t.within(within)
+		within, left = u.within(within)
 		leave = append(leave, left)
 	}
 	return within, func() {
@@ -257,8 +257,8 @@ func (svc *Service) occupy(ctx context.Context, s *session, by identity.Principa
 		defer svc.mu.Unlock()
 		s.using--
 		s.used = svc.Now()
-		for _, t := range turns {
-			t.leave()
+		for _, u := range periods {
+			u.leave()
 		}
 	}, nil
 }

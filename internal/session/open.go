@@ -142,7 +142,7 @@ func (svc *Service) register(by identity.Principal, p plan, tenants int, abort c
 	}
 	s.life, s.die = context.WithCancel(context.Background())
 	if p.mode == ModeRefresh {
-		s.takeover = &takeover{by: by, since: s.created, firm: true}
+		s.takeover = &takeover{by: by, since: s.created, settled: true}
 	}
 	revoked, revoke := context.WithCancelCause(context.Background())
 	s.revoked = revoked
@@ -238,7 +238,7 @@ func (svc *Service) admit(s *session, i *instance) error {
 	// Only the new jail has the address. If an earlier Forget failed, connections of the earlier jail may be left in the
 	// gateway: they end here, or the session is not opened.
 	if err := svc.Gateway.Forget(i.addr(), ""); err != nil {
-		return fmt.Errorf("make %s known to the gateway: %w", i.name(), err)
+		return fmt.Errorf("end earlier connections of address %s: %w", i.addr(), err)
 	}
 	err := svc.Gateway.Admit(i.addr(), Caller{Jail: i.name(), Session: s.id, Tenant: s.plan.tenant, Opener: s.by.AgentID(),
 		Actor: s.by.Actor(), Policy: s.policy, Confined: s.plan.mode == ModeOperator,

@@ -98,7 +98,7 @@ func (s *Service) taped(ctx context.Context, r *session, by identity.Principal, 
 func (s *Service) picture(ctx context.Context, r *session, b Browser, op browser.Operation, out any, o *recording.Outcome) {
 	asked, isPicture := out.(browser.Picture)
 	before := s.untaken(r)
-	if !isPicture && r.plan.record == RecordAudit && op.Effect() >= browser.Steers && !r.over() && !seized(ctx) && before != nil {
+	if !isPicture && r.plan.record == RecordAudit && op.Effect() >= browser.Steers && !r.over() && !endedByTakeover(ctx) && before != nil {
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), pictureLimit)
 		defer cancel()
 		taken, err := b.Do(within, browser.Screenshot{Type: browser.JPEG, Quality: pictureQuality})
@@ -119,7 +119,7 @@ func (s *Service) picture(ctx context.Context, r *session, b Browser, op browser
 	}
 }
 
-// untaken is the turn of a session that no person has in hand, nor is about to; nil while one has. The caller holds no lock.
+// untaken is the use period of a session that no person has in hand, nor is about to; nil while one has. The caller holds no lock.
 func (s *Service) untaken(r *session) *usePeriod {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,26 +32,41 @@ const (
 //
 // When a step of it fails, the former user has the browser again, and the error says why.
 func (svc *Service) TakeOver(ctx context.Context, by identity.Principal, id string, force bool) (Session, error) {
+	return svc.changeHands(ctx, by, id, handChange{tool: toolTakeOver, verb: "take over", done: "taken over", detail: audit.Fields{"force": force}, already: svc.hasAlready,
+		do: func(ctx context.Context, s *session, b Browser) error { return svc.takeOver(ctx, s, b, by, force) }})
+}
+
+// handChange is a take-over or a hand-back.
+type handChange struct {
+	tool, verb, done string
+	detail           audit.Fields
+	already          func(s *session, by identity.Principal) (Session, bool) // there is nothing to do; nil is never
+	do               func(ctx context.Context, s *session, b Browser) error
+}
+
+// changeHands asks whether somebody may take a session over or hand it back, and does so within its limit and on record.
+func (svc *Service) changeHands(ctx context.Context, by identity.Principal, id string, c handChange) (Session, error) {
 	s, b, err := svc.ready(ctx, by, identity.SessionControl, id)
 	if err != nil {
 		return Session{}, err
 	}
-	if err := svc.notRefresh(s, by, identity.SessionControl, toolTakeOver); err != nil {
+	if err := svc.notRefresh(s, by, identity.SessionControl, c.tool); err != nil {
 		return Session{}, err
 	}
-	if out, mine := svc.hasAlready(s, by); mine {
-		return out, nil
+	if c.already != nil {
+		if out, yes := c.already(s, by); yes {
+			return out, nil
+		}
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, handOverLimit,
-		problem.New(problem.Timeout, "try again", "session %s could not be taken over within %s", id, handOverLimit))
+		problem.New(problem.Timeout, "try again", "session %s could not be %s within %s", id, c.done, handOverLimit))
 	defer cancel()
-	err = svc.record(ctx, s, by, identity.SessionControl, "", audit.Fields{"tool": toolTakeOver, "force": force}, func() error {
-		return svc.takeOver(ctx, s, b, by, force)
-	})
+	c.detail["tool"] = c.tool
+	err = svc.record(ctx, s, by, identity.SessionControl, "", c.detail, func() error { return c.do(ctx, s, b) })
 	if err != nil {
-		return Session{}, fmt.Errorf("take over a session: %w", err)
+		return Session{}, fmt.Errorf("%s a session: %w", c.verb, err)
 	}
-	svc.Log.Info("session taken over", "session", s.id, "by", by.Actor())
+	svc.Log.Info("session "+c.done, "session", s.id, "by", by.Actor())
 	svc.mu.Lock()
 	defer svc.mu.Unlock()
 	return svc.view(s), nil
@@ -61,18 +76,18 @@ func (svc *Service) TakeOver(ctx context.Context, by identity.Principal, id stri
 func (svc *Service) hasAlready(s *session, by identity.Principal) (Session, bool) {
 	svc.mu.Lock()
 	defer svc.mu.Unlock()
-	if s.takeover.of(by) && s.takeover.firm {
+	if s.takeover.of(by) && s.takeover.settled {
 		return svc.view(s), true
 	}
 	return Session{}, false
 }
 
 func (svc *Service) takeOver(ctx context.Context, s *session, b Browser, by identity.Principal, force bool) error {
-	before, last, err := svc.seize(s, by, force)
+	before, last, err := svc.beginTakeOver(s, by, force)
 	if err != nil {
 		return err
 	}
-	err = svc.clear(ctx, s, last)
+	err = svc.drainClients(ctx, s, last)
 	if err == nil {
 		err = svc.prepare(ctx, s, b, before == nil)
 	}
@@ -81,11 +96,11 @@ func (svc *Service) takeOver(ctx context.Context, s *session, b Browser, by iden
 		step, err = svc.pauseTape(s, by)
 	}
 	if err != nil {
-		svc.unseize(s, b, before)
+		svc.abortTakeOver(s, b, before)
 		return svc.why(ctx, s, err)
 	}
 	svc.mu.Lock()
-	s.takeover.firm, s.takeover.step = true, step
+	s.takeover.settled, s.takeover.step = true, step
 	s.used = svc.Now()
 	svc.mu.Unlock()
 	svc.tellOfControl(s)
@@ -93,40 +108,42 @@ func (svc *Service) takeOver(ctx context.Context, s *session, b Browser, by iden
 	return nil
 }
 
-// seize marks a session as taken over by a person. From then on no other client begins to use it, and what is under way ends.
-func (svc *Service) seize(s *session, by identity.Principal, force bool) (before *takeover, last *usePeriod, err error) {
+// beginTakeOver marks a session as taken over by a person: no other client begins to use it any more, and what is under way is told to
+// end, which last shows. The take-over is not settled yet. before is the person who had it, or nil. The caller holds no lock.
+func (svc *Service) beginTakeOver(s *session, by identity.Principal, force bool) (before *takeover, last *usePeriod, err error) {
 	svc.mu.Lock()
 	defer svc.mu.Unlock()
-	g := s.takeover
+	t := s.takeover
 	switch {
 	case s.state != StateReady:
-		return nil, nil, problem.New(problem.SessionClosed, "open a new one", "session %s is ending", s.id)
-	case g != nil && !g.firm:
-		return nil, nil, problem.New(problem.Conflict, "try again in a moment", "session %s is changing hands, from or to %s", s.id, whoHas(g)).
-			With("by", g.by.Actor())
-	case g != nil && !force:
-		return nil, nil, problem.New(problem.Conflict, "ask them to hand it back, or take it with force", "%s has taken over session %s", whoHas(g), s.id).
-			With("by", g.by.Actor())
+		return nil, nil, endingProblem(s.id)
+	case t != nil && !t.settled:
+		return nil, nil, problem.New(problem.Conflict, "try again in a moment", "session %s is changing hands, from or to %s", s.id, whoHas(t)).
+			With("by", t.by.Actor())
+	case t != nil && !force:
+		return nil, nil, problem.New(problem.Conflict, "ask them to hand it back, or take it with force", "%s has taken over session %s", whoHas(t), s.id).
+			With("by", t.by.Actor())
 	}
-	before, last = g, s.period
+	before, last = t, s.period
 	s.takeover, s.period, s.thumbnail = &takeover{by: by, since: svc.Now()}, newUsePeriod(), thumbnail{}
 	last.finish(takenOver(s))
 	return before, last, nil
 }
 
-// clear waits until no other client does anything with the browser: requests first, since one of them may attach a client.
-func (svc *Service) clear(ctx context.Context, s *session, last *usePeriod) error {
+// drainClients waits until the uses of a period that is over have ended, and cuts DevTools clients then: until then a request may attach
+// one. The caller holds no lock.
+func (svc *Service) drainClients(ctx context.Context, s *session, last *usePeriod) error {
 	select {
 	case <-last.idle:
 	case <-s.stop:
-		return svc.endedSoon(s)
+		return endingProblem(s.id)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 	svc.mu.Lock()
 	if s.state != StateReady {
 		svc.mu.Unlock()
-		return svc.endedSoon(s)
+		return endingProblem(s.id)
 	}
 	done := make(chan struct{})
 	clients := slices.Collect(maps.Keys(s.attached))
@@ -143,14 +160,15 @@ func (svc *Service) clear(ctx context.Context, s *session, last *usePeriod) erro
 	case <-done:
 		return nil
 	case <-s.stop:
-		return svc.endedSoon(s)
+		return endingProblem(s.id)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-func (svc *Service) endedSoon(s *session) error {
-	return problem.New(problem.SessionClosed, "open a new one", "session %s is ending", s.id)
+// endingProblem is what somebody gets who wants to use a session that has begun to end.
+func endingProblem(id string) *problem.Error {
+	return problem.New(problem.SessionClosed, "open a new one", "session %s is ending", id)
 }
 
 // prepare makes a browser a person's.
@@ -176,8 +194,8 @@ func (svc *Service) prepare(ctx context.Context, s *session, b Browser, hold boo
 	return nil
 }
 
-// unseize gives a session back to its former user after a take-over that failed.
-func (svc *Service) unseize(s *session, b Browser, before *takeover) {
+// abortTakeOver gives a session back to its former user after a take-over that failed. The caller holds no lock.
+func (svc *Service) abortTakeOver(s *session, b Browser, before *takeover) {
 	if before == nil && !s.over() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(svc.background), undoLimit)
 		defer cancel()
@@ -194,35 +212,17 @@ func (svc *Service) unseize(s *session, b Browser, before *takeover) {
 // HandBack ends a takeover. While a password field has text in it the code is conflict, unless anyway: the agent could read
 // it afterwards. The code is conflict as well for a session that another person has taken over, unless anyway.
 func (svc *Service) HandBack(ctx context.Context, by identity.Principal, id string, anyway bool) (Session, error) {
-	s, b, err := svc.ready(ctx, by, identity.SessionControl, id)
-	if err != nil {
-		return Session{}, err
-	}
-	if err := svc.notRefresh(s, by, identity.SessionControl, toolHandBack); err != nil {
-		return Session{}, err
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, handOverLimit,
-		problem.New(problem.Timeout, "try again", "session %s could not be handed back within %s", id, handOverLimit))
-	defer cancel()
-	err = svc.record(ctx, s, by, identity.SessionControl, "", audit.Fields{"tool": toolHandBack, "anyway": anyway}, func() error {
-		return svc.handBack(ctx, s, b, by, anyway)
-	})
-	if err != nil {
-		return Session{}, fmt.Errorf("hand back a session: %w", err)
-	}
-	svc.Log.Info("session handed back", "session", s.id, "by", by.Actor())
-	svc.mu.Lock()
-	defer svc.mu.Unlock()
-	return svc.view(s), nil
+	return svc.changeHands(ctx, by, id, handChange{tool: toolHandBack, verb: "hand back", done: "handed back", detail: audit.Fields{"anyway": anyway},
+		do: func(ctx context.Context, s *session, b Browser) error { return svc.handBack(ctx, s, b, by, anyway) }})
 }
 
 func (svc *Service) handBack(ctx context.Context, s *session, b Browser, by identity.Principal, anyway bool) error {
-	g, last, err := svc.loosen(s, by, anyway)
+	t, last, err := svc.beginHandBack(s, by, anyway)
 	if err != nil {
 		return err
 	}
 	// The person's input is over before the pages are searched for passwords.
-	if err = svc.clear(ctx, s, last); err == nil && !anyway {
+	if err = svc.drainClients(ctx, s, last); err == nil && !anyway {
 		err = svc.noSecrets(ctx, s, b)
 	}
 	if err == nil {
@@ -235,7 +235,7 @@ func (svc *Service) handBack(ctx context.Context, s *session, b Browser, by iden
 	}
 	svc.mu.Lock()
 	if err != nil {
-		g.firm = true
+		t.settled = true
 	} else {
 		s.takeover, s.used = nil, svc.Now()
 	}
@@ -244,30 +244,31 @@ func (svc *Service) handBack(ctx context.Context, s *session, b Browser, by iden
 	if err != nil {
 		return svc.why(ctx, s, err)
 	}
-	svc.resumeTape(s, g)
+	svc.resumeTape(s, t)
 	return nil
 }
 
-// loosen stops what a person does with a session, for it to be handed back.
-func (svc *Service) loosen(s *session, by identity.Principal, anyway bool) (g *takeover, last *usePeriod, err error) {
+// beginHandBack stops what a person does with a session, for it to be handed back: the take-over is not settled any more, and last shows
+// when the person's uses have ended. The caller holds no lock.
+func (svc *Service) beginHandBack(s *session, by identity.Principal, anyway bool) (t *takeover, last *usePeriod, err error) {
 	svc.mu.Lock()
 	defer svc.mu.Unlock()
-	g = s.takeover
+	t = s.takeover
 	switch {
 	case s.state != StateReady:
-		return nil, nil, svc.endedSoon(s)
-	case g == nil:
+		return nil, nil, endingProblem(s.id)
+	case t == nil:
 		return nil, nil, problem.New(problem.Conflict, "there is nothing to hand back", "session %s is not taken over", s.id)
-	case !g.firm:
-		return nil, nil, problem.New(problem.Conflict, "try again in a moment", "session %s is changing hands, from or to %s", s.id, whoHas(g))
-	case !g.of(by) && !anyway:
-		return nil, nil, problem.New(problem.Conflict, "ask them to hand it back, or hand it back anyway", "%s has taken over session %s", whoHas(g), s.id).
-			With("by", g.by.Actor())
+	case !t.settled:
+		return nil, nil, problem.New(problem.Conflict, "try again in a moment", "session %s is changing hands, from or to %s", s.id, whoHas(t))
+	case !t.of(by) && !anyway:
+		return nil, nil, problem.New(problem.Conflict, "ask them to hand it back, or hand it back anyway", "%s has taken over session %s", whoHas(t), s.id).
+			With("by", t.by.Actor())
 	}
-	g.firm, last = false, s.period
+	t.settled, last = false, s.period
 	s.period = newUsePeriod()
 	last.finish(problem.Wrap(errTakenOver, problem.Conflict, "take it over again", "session %s was handed back", s.id))
-	return g, last, nil
+	return t, last, nil
 }
 
 // noSecrets refuses while a password is in a page.
@@ -297,12 +298,12 @@ func (svc *Service) pauseTape(s *session, by identity.Principal) (step int, err 
 }
 
 // resumeTape writes down when a take-over ended.
-func (svc *Service) resumeTape(s *session, g *takeover) {
-	if s.tape == nil || g == nil || g.step == 0 {
+func (svc *Service) resumeTape(s *session, t *takeover) {
+	if s.tape == nil || t == nil || t.step == 0 {
 		return
 	}
 	now := svc.Now()
-	if err := s.tape.End(g.step, now, recording.Outcome{OK: true, TookMS: now.Sub(g.since).Milliseconds()}); err != nil {
+	if err := s.tape.End(t.step, now, recording.Outcome{OK: true, TookMS: now.Sub(t.since).Milliseconds()}); err != nil {
 		svc.Log.Error("record the end of a take-over", "session", s.id, "error", err)
 	}
 }

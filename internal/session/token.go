@@ -86,7 +86,7 @@ func (svc *Service) IssueToken(ctx context.Context, by identity.Principal, id st
 		svc.mu.Lock()
 		defer svc.mu.Unlock()
 		if s.state != StateReady {
-			return problem.New(problem.SessionClosed, "open a new one", "session %s is ending", id)
+			return endingProblem(id)
 		}
 		if scope == identity.ScopeCDP && s.takeover != nil {
 			return takenOver(s)

@@ -74,7 +74,7 @@ func (svc *Service) Drive(ctx context.Context, by identity.Principal, id string,
 			return out, nil
 		})
 	})
-	if !s.over() && !seized(ctx) {
+	if !s.over() && !endedByTakeover(ctx) {
 		if leaves(op) {
 			tab = "" // it may be another one now
 		}
@@ -233,7 +233,7 @@ func (svc *Service) use(ctx context.Context, by identity.Principal, op identity.
 		return nil, nil, nil, nil, svc.endedProblem(s)
 	}
 	defer svc.mu.Unlock()
-	if g := s.takeover; g != nil && (!g.of(by) || !g.firm) {
+	if t := s.takeover; t != nil && (!t.of(by) || !t.settled) {
 		return nil, nil, nil, nil, takenOver(s)
 	}
 	if within, done, err = svc.occupy(ctx, s, by); err != nil {
@@ -263,7 +263,9 @@ func (svc *Service) why(ctx context.Context, s *session, err error) error {
 		case <-limit.C:
 		case <-ctx.Done():
 		}
-		return problem.Wrap(err, problem.SessionClosed, "open a new one", "session %s is ending", s.id)
+		ending := endingProblem(s.id)
+		ending.Err = err
+		return ending
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
