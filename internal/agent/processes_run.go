@@ -207,10 +207,10 @@ func (s *Service) makeJail(ctx context.Context, pr *process, spec jail.Spec) (ja
 // admit makes the gateway know whose the jail of a program is.
 func (p *processes) admit(a identity.Agent, name jail.Name, lease jail.Lease) error {
 	// Only the new jail has the address: what is left of an earlier one ends here, or keeps this one out.
-	err := p.with.Gateway.Forget(lease.Addr, "")
-	if err == nil {
-		err = p.with.Gateway.Admit(lease.Addr, gateway.Caller{Jail: string(name), Tenant: a.Tenant, Agent: a.ID, Actor: "agent:" + a.ID, Policy: policy.Only()})
+	if err := p.with.Gateway.Forget(lease.Addr, ""); err != nil {
+		return fmt.Errorf("end earlier connections of address %s: %w", lease.Addr, err)
 	}
+	err := p.with.Gateway.Admit(lease.Addr, gateway.Caller{Jail: string(name), Tenant: a.Tenant, Agent: a.ID, Actor: "agent:" + a.ID, Policy: policy.Only()})
 	if err != nil {
 		return fmt.Errorf("make %s known to the gateway: %w", name, err)
 	}

@@ -84,7 +84,7 @@ func (s *Service) admit(server config.MCPServer, tenant string, name jail.Name, 
 	}
 	// The jail that had the address before is gone; what may be left of it is cut off here.
 	if err := s.o.Gateway.Forget(addr, ""); err != nil {
-		return err
+		return fmt.Errorf("end earlier connections of address %s: %w", addr, err)
 	}
 	// Session is set, so that operators' rules for all sessions can restrict these rules; no rule can widen them.
 	return s.o.Gateway.Admit(addr, gateway.Caller{Jail: string(name), Session: "mcp_" + string(name), Tenant: tenant, Actor: actor(server.Name),

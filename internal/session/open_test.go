@@ -401,6 +401,9 @@ func TestNothingOfAnEarlierSessionIsInheritedWithItsAddress(t *testing.T) {
 		w.failing("forget", errors.New("a connection that cannot be proven closed"))
 		_, err := svc.Open(t.Context(), admin, OpenRequest{})
 		wantCode(t, err, problem.Internal)
+		if !strings.Contains(err.Error(), "end earlier connections of address 10.9.0.") {
+			t.Errorf("the error is %v", err)
+		}
 		if w.count("gateway admit") != 1 {
 			t.Error("an address was admitted that was not forgotten")
 		}
