@@ -316,6 +316,16 @@ func TestExplainLeavesValuesOfVariablesOut(t *testing.T) {
 	}
 }
 
+// The page of clawbots.yml shows a mistake as it is shown.
+func TestPageShowsAMistakeAsItIs(t *testing.T) {
+	text := []byte("clawbots:\n  - name: dev\n    limits:\n      memroy: 512MiB\n")
+	_, err := Parse("clawbots.yml", text, testDir)
+	page, readErr := os.ReadFile("../../docs/clawbots.md")
+	if got := Explain(err, text); readErr != nil || !strings.Contains(string(page), "```\n"+got+"\n```\n") {
+		t.Errorf("%v; the page does not have\n%s", readErr, got)
+	}
+}
+
 func TestExplain(t *testing.T) {
 	const text = "clawbots:\n  - name: dev\n    memroy: 1\n    \x1b[31mkey: 5\n"
 	_, err := Parse("c.yml", []byte("clawbots:\n  - name: dev\n    memroy: 1\n"), testDir)
