@@ -28,6 +28,14 @@ const (
 	maxCoordinate = 1_000_000
 )
 
+// The bounds of times that callers choose, in milliseconds: of timeouts, where an action that does not wait for something has a minute at
+// most; of timeouts of operations that load a page; and of a wait for nothing but the time.
+const (
+	MinTimeoutMS, MaxTimeoutMS = minTimeout, maxWait
+	MinNavigationMS            = minNavigation
+	MaxWaitTimeMS              = maxWaitTime
+)
+
 // Timeouts of actions, in milliseconds; see [Act.Limit].
 const (
 	minTimeout         = 500
@@ -120,7 +128,7 @@ func (a Act) validateTimes() error {
 		maximum = maxWait
 	}
 	if a.TimeoutMS != 0 && (a.TimeoutMS < minTimeout || a.TimeoutMS > maximum) {
-		return invalidAct("", "%s timeoutMs must be between %d and %d", a.Kind, minTimeout, maximum)
+		return invalidAct("choose another, or leave it out", "%s timeoutMs must be between %d and %d", a.Kind, minTimeout, maximum)
 	}
 	if a.DelayMS < 0 {
 		return invalidAct("", "delayMs must be a non-negative integer")

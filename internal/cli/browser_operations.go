@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -99,27 +100,50 @@ func tabFlag(cmd *cobra.Command, p *program, tab *string) {
 	}
 }
 
-// timeoutFlag adds --timeout, for a field in milliseconds.
-func timeoutFlag(cmd *cobra.Command, name string, into *int, what string) {
-	cmd.Flags().Var((*milliseconds)(into), name, what)
+// timeoutFlag adds a flag with a duration for a field in milliseconds, and says in its help between which bounds, in milliseconds as well.
+func timeoutFlag(cmd *cobra.Command, name string, into *int, what string, least, most int) {
+	m := &milliseconds{into, least, most}
+	cmd.Flags().Var(m, name, what+"; "+m.bounds())
+}
+
+// operationTimeout adds --timeout for an operation that loads no page.
+func operationTimeout(cmd *cobra.Command, into *int, what string) {
+	timeoutFlag(cmd, "timeout", into, what, browser.MinTimeoutMS, browser.MaxTimeoutMS)
 }
 
 // milliseconds is a flag with a duration, such as 30s.
-type milliseconds int
+type milliseconds struct {
+	into        *int
+	least, most int
+}
+
+func (m *milliseconds) bounds() string { return inWords(m.least) + " to " + inWords(m.most) }
+
+// inWords is a number of milliseconds as a flag takes it, such as 2m.
+func inWords(milliseconds int) string {
+	text := (time.Duration(milliseconds) * time.Millisecond).String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
 
 func (m *milliseconds) String() string {
-	if *m == 0 {
+	if m.into == nil || *m.into == 0 {
 		return ""
 	}
-	return (time.Duration(*m) * time.Millisecond).String()
+	return inWords(*m.into)
 }
 
 func (m *milliseconds) Set(text string) error {
 	d, err := texts.Duration(text)
-	if err != nil || d < time.Millisecond || d > 24*time.Hour {
-		return fmt.Errorf("write a number with ms, s, m or h, such as 30s; at most 24h")
+	if n := int(d / time.Millisecond); err != nil || n < m.least || n > m.most {
+		return fmt.Errorf("write a number with ms, s, m or h, such as 30s; %s", m.bounds())
 	}
-	*m = milliseconds(d / time.Millisecond)
+	*m.into = int(d / time.Millisecond)
 	return nil
 }
 
@@ -173,7 +197,7 @@ func browserTabs() []browserCommand {
 				op := &browser.OpenTab{}
 				cmd.Flags().StringVar(&op.Label, "label", "", "`name` for the tab, by which it can be named from now on")
 				cmd.Flags().BoolVar(&op.NewTab, "new-tab", false, "open a new one, also when a tab shows it already")
-				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long the page may take, such as 30s")
+				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long the page may take, such as 30s", browser.MinNavigationMS, browser.MaxTimeoutMS)
 				return operation(op, &op.URL)
 			}},
 		{use: "focus TAB", short: "Make a tab the current one", minimum: 1, limit: 1,
@@ -192,7 +216,7 @@ func browserTabs() []browserCommand {
 			make: func(cmd *cobra.Command, p *program) build {
 				op := &browser.Navigate{}
 				tabFlag(cmd, p, &op.TargetID)
-				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long the page may take, such as 30s")
+				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long the page may take, such as 30s", browser.MinNavigationMS, browser.MaxTimeoutMS)
 				return operation(op, &op.URL)
 			}},
 	}
@@ -218,7 +242,7 @@ func browserLooks() []browserCommand {
 				f.StringVar(&op.Mode, "mode", "", "efficient: interactive, compact, and short")
 				complete(cmd, "format", "ai", "aria", "domSnapshot")
 				complete(cmd, "mode", "efficient")
-				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long it may take, such as 30s")
+				operationTimeout(cmd, &op.TimeoutMS, "how long it may take, such as 30s")
 				return operation(op, nil)
 			}},
 		{use: "screenshot [TAB]", short: "Take a picture of the page", limit: 1, file: true,
@@ -236,7 +260,7 @@ func browserLooks() []browserCommand {
 				f.IntVar(&op.Width, "width", 0, "`pixels` of the window for this picture, together with --height")
 				f.IntVar(&op.Height, "height", 0, "`pixels` of the window for this picture")
 				complete(cmd, "type", "png", "jpeg")
-				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long it may take, such as 30s")
+				operationTimeout(cmd, &op.TimeoutMS, "how long it may take, such as 30s")
 				return operation(op, &op.TargetID)
 			}},
 		{use: "pdf [TAB]", short: "Print the page", limit: 1, file: true,
@@ -247,7 +271,7 @@ func browserLooks() []browserCommand {
 				cmd.Flags().BoolVar(&op.Landscape, "landscape", false, "wider than high")
 				cmd.Flags().StringVar(&op.Paper, "paper", "", "a4, letter or legal")
 				complete(cmd, "paper", "a4", "letter", "legal")
-				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long it may take, such as 30s")
+				operationTimeout(cmd, &op.TimeoutMS, "how long it may take, such as 30s")
 				return operation(op, &op.TargetID)
 			}},
 		{use: "query SELECTOR", short: "Find elements by a CSS selector", minimum: 1, limit: 1,
@@ -273,7 +297,7 @@ func browserLooks() []browserCommand {
 				op := &browser.Eval{}
 				tabFlag(cmd, p, &op.TargetID)
 				cmd.Flags().BoolVar(&op.Await, "await", false, "wait for the promise that it returns")
-				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long it may take, such as 30s")
+				operationTimeout(cmd, &op.TimeoutMS, "how long it may take, such as 30s")
 				return operation(op, &op.JS)
 			}},
 		{use: "console", short: "Print what the page's scripts have printed",
@@ -328,7 +352,7 @@ func browserActs() []browserCommand {
 				f.StringSliceVar(&op.Modifiers, "modifiers", nil, "click: `keys` that are held: Alt, Control, ControlOrMeta, Meta, Shift")
 				f.StringVar(&op.Fn, "fn", "", "evaluate: a JavaScript `function`")
 				complete(cmd, "button", "left", "right", "middle")
-				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long it may take, such as 10s")
+				operationTimeout(cmd, &op.TimeoutMS, "how long it may take, such as 10s; 1m at most but for wait, evaluate and batch")
 				return func(args []string) (browser.Operation, error) { return op, actOf(cmd, op, args) }
 			}},
 		{use: "upload FILE…", minimum: 1, limit: -1,
@@ -341,7 +365,7 @@ func browserActs() []browserCommand {
 				tabFlag(cmd, p, &op.TargetID)
 				cmd.Flags().StringVar(&op.Ref, "ref", "", "`ref` of the input, or of what opens the file chooser")
 				cmd.Flags().StringVar(&op.Element, "element", "", "CSS `selector` of the input")
-				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long it may take, such as 30s")
+				operationTimeout(cmd, &op.TimeoutMS, "how long it may take, such as 30s")
 				return func(args []string) (browser.Operation, error) {
 					op.Paths = args
 					return op, nil
@@ -357,7 +381,7 @@ func browserActs() []browserCommand {
 				op := &browser.SetDialog{}
 				tabFlag(cmd, p, &op.TargetID)
 				cmd.Flags().StringVar(&op.PromptText, "prompt", "", "`text` to answer a prompt with")
-				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long the answer is kept, such as 2m")
+				operationTimeout(cmd, &op.TimeoutMS, "how long the answer is kept, such as 2m")
 				return func(args []string) (browser.Operation, error) {
 					if args[0] != "accept" && args[0] != "dismiss" {
 						return nil, usage(cmd, "the answer %q is neither accept nor dismiss", args[0])
@@ -378,8 +402,8 @@ func browserActs() []browserCommand {
 				f.StringVar(&op.URL, "url", "", "until the address is like this; * stands for any text")
 				f.StringVar(&op.LoadState, "load", "", "until it has loaded: load, domcontentloaded or networkidle")
 				f.StringVar(&op.Fn, "fn", "", "until this JavaScript `function` returns something true")
-				timeoutFlag(cmd, "time", &op.TimeMS, "wait this long, such as 2s")
-				timeoutFlag(cmd, "timeout", &op.TimeoutMS, "how long it may take, such as 30s")
+				timeoutFlag(cmd, "time", &op.TimeMS, "wait this long, such as 2s", 1, browser.MaxWaitTimeMS)
+				operationTimeout(cmd, &op.TimeoutMS, "how long it may take, such as 30s")
 				complete(cmd, "load", "load", "domcontentloaded", "networkidle")
 				return func(args []string) (browser.Operation, error) {
 					if cmd.Flags().Changed("text") {

@@ -49,7 +49,7 @@ func newNodeDrain(p *program) *cobra.Command {
 		defer cancel()
 		return drained(ctx, control, args[0], newProgress(cmd.ErrOrStderr(), p.now))
 	}
-	timeoutFlag(cmd, "wait", &wait, "wait until it has no sessions, for so long at most, such as 1h")
+	timeoutFlag(cmd, "wait", &wait, "wait until it has no sessions, for so long at most, such as 1h", 1, int((24 * time.Hour).Milliseconds()))
 	return cmd
 }
 
