@@ -61,8 +61,10 @@ type EffectivePolicy struct {
 	// unreadable are names of services whose entries cannot be read.
 	unreadable map[string]bool
 	providers  []*provided
-	tools      []policy.Rule
-	toolFor    [][]string // the services of each tool
+	// missing decides in place of a service or a provider that is not there; nil, but in a closedView.
+	missing *policy.Compiled
+	tools   []policy.Rule
+	toolFor [][]string // the services of each tool
 
 	mu      sync.Mutex // guards what follows
 	toolsOf map[string]*policy.Compiled
@@ -89,7 +91,7 @@ func closedView(why string) *EffectivePolicy {
 		closed = nil // which denies as well
 	}
 	return &EffectivePolicy{
-		log: slog.New(slog.DiscardHandler), settings: defaults(), rules: &ruleset{damaged: true},
+		log: slog.New(slog.DiscardHandler), settings: defaults(), rules: &ruleset{damaged: true}, missing: closed,
 		proxied: &compiledBase{compiled: func() *policy.Compiled { return closed }}, toolsOf: map[string]*policy.Compiled{"": closed}, namingOf: map[string]*policy.Compiled{},
 	}
 }
@@ -455,7 +457,7 @@ func (v *EffectivePolicy) livesAt(tool policy.Rule) []string {
 func (v *EffectivePolicy) Service(name string) (Service, *policy.Compiled, bool) {
 	s := v.services[name]
 	if s == nil {
-		return Service{}, nil, false
+		return Service{}, v.missing, false
 	}
 	return s.Service, s.permit(), true
 }
@@ -479,7 +481,7 @@ func (v *EffectivePolicy) Provider(wire Wire, model string) (Provider, *policy.C
 			return p.Provider, p.permit(), true
 		}
 	}
-	return Provider{}, nil, false
+	return Provider{}, v.missing, false
 }
 
 // Providers are all that the caller has, in the order in which they are asked.

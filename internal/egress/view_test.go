@@ -378,8 +378,13 @@ func TestStoreThatDoesNotAnswerDeniesAfterTenTimes(t *testing.T) {
 	if asked := w.store.count() - from; asked < patience {
 		t.Errorf("it is denied after %d times", asked)
 	}
-	if d := w.View(bot).Proxy().Decide(ask("a.example", 443)); d.Rule != "database-unavailable" {
-		t.Errorf("the refusal does not say why: %+v", d)
+	v := w.View(bot)
+	_, service, _ := v.Service("any")
+	_, provider, _ := v.Provider(WireOpenAI, "any")
+	for _, permit := range []*policy.Compiled{v.Proxy(), v.Tool("any"), service, provider} {
+		if d := permit.Decide(ask("a.example", 443)); d.Rule != policy.RuleUnknown {
+			t.Errorf("the refusal does not say why: %+v", d)
+		}
 	}
 	if !taken.Proxy().Decide(ask("a.example", 443)).Allowed {
 		t.Error("a view changed after it was taken")

@@ -34,7 +34,7 @@ func TestAnErrandThatWasForOneUseDoesNotFallBackToTheProxysRules(t *testing.T) {
 		}
 	})
 	_, refusal := w.g.Send(t.Context(), OutboundRequest{
-		Caller: Caller{Agent: "one", Tenant: "default", Actor: "agent:one"}, Surface: SurfaceExecute, Permit: may, Service: "corp", Credential: true,
+		Caller: Caller{Agent: "one", Tenant: "default", Actor: "agent:one"}, Surface: SurfaceExecute, Permit: always(may), Service: "corp", Credential: true,
 		Inject: func(*http.Request) error { t.Error("the credential was put in"); return nil },
 	}, request(t, "POST", "http://api.corp:"+port(s.Listener.Addr())+"/", ""))
 	if refusal == nil || refusal.Code != problem.HostDenied || asked.Load() != 1 {
@@ -188,7 +188,7 @@ func TestAnOpenTunnelEndsWhenItsRuleLeadsElsewhereOrLooksCloser(t *testing.T) {
 				t.Fatal("no tunnel")
 			}
 			change(corp(test.later))
-			w.g.reviewTunnels()
+			w.g.reviewUnderWay()
 			if said() != test.stays {
 				t.Errorf("goes on: %t", !test.stays)
 			}
@@ -223,7 +223,7 @@ func TestCredentialsDoNotFollowWhatAnAgentSentOnTheSameConnection(t *testing.T) 
 			}
 			return
 		}
-		resp, refusal := w.g.Send(w.jailed(jailA), OutboundRequest{Caller: Caller{Agent: "one", Jail: "a" + jailA}, Surface: surface, Permit: may,
+		resp, refusal := w.g.Send(w.jailed(jailA), OutboundRequest{Caller: Caller{Agent: "one", Jail: "a" + jailA}, Surface: surface, Permit: always(may),
 			Service: service, Credential: true}, request(t, method, base, body))
 		if refusal != nil {
 			t.Fatal(refusal)
@@ -284,7 +284,7 @@ func TestTheLogQuotesNoAnswerToARequestWithACredential(t *testing.T) {
 			})
 			may, _ := leading(t, "api.corp", s.Addr())
 			e := OutboundRequest{
-				Caller: Caller{Agent: "one", Tenant: "default", Actor: "agent:one"}, Surface: SurfaceService, Permit: may, Service: "corp", Credential: true,
+				Caller: Caller{Agent: "one", Tenant: "default", Actor: "agent:one"}, Surface: SurfaceService, Permit: always(may), Service: "corp", Credential: true,
 				Inject: func(r *http.Request) error { inject(r); return nil },
 			}
 			base := "http://api.corp:" + port(s.Addr())

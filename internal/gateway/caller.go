@@ -62,9 +62,7 @@ type caller struct {
 	mu    sync.Mutex // guards what follows
 	gone  bool
 	conns map[*conn]struct{}
-	// tunnels are those that are open; see review.go.
-	tunnels map[*tunnel]struct{}
-	hosts   hosts
+	hosts hosts
 	// refusals are the newest; see refusals.go.
 	refusals []refusedWay
 }

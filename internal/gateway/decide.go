@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -87,9 +88,11 @@ type exchange struct {
 	Decision
 	gateway *Gateway
 	who     *caller
-	permit  *policy.Compiled
-	// encodedSlash is [OutboundRequest]'s.
+	permit  *policy.Compiled // as it was decided; see permitNow
+	// errand and encodedSlash are Permit and EncodedSlash of [OutboundRequest]; errand is nil for what goes through the proxy.
+	errand       func() *policy.Compiled
 	encodedSlash bool
+	path         string // whole, unlike the one that is recorded
 	// hidden says that a part of the path is a credential, which no rule sees.
 	hidden  bool
 	meter   meter
@@ -97,14 +100,20 @@ type exchange struct {
 	dialled netip.AddrPort // the target that answered
 	record  Record         // nil until the intent is written
 	tunnel  *tunnel        // of a CONNECT request
+	opaque  bool           // nothing in the tunnel is looked at
 	reused  bool
 	once    bool // what allowed it was for one use, and is gone
 	taken   bool // it has been taken from the rate of its caller
 	status  int
 	failure string // the code of what went wrong with a request that was allowed
 	err     error  // the private half of a refusal; for the log
+	// denied is why a review, or a newer tunnel, ended it.
+	denied atomic.Pointer[policy.Decision]
 	// finished keeps the end from being told twice.
 	finished atomic.Bool
+
+	mu     sync.Mutex // guards what follows
+	endNow func()     // ends what is under way; nil when nothing is
 }
 
 func (g *Gateway) newExchange(who *caller, surface Surface, method, path string) *exchange {
@@ -122,12 +131,12 @@ func (g *Gateway) newExchange(who *caller, surface Surface, method, path string)
 // admit asks the policy and the rates. Several schemes are asked for when it is not known yet what will travel; one that is
 // allowed is enough. path is whole, unlike the one that is recorded.
 func (x *exchange) admit(ctx context.Context, to hostport.Endpoint, path string, schemes ...policy.Scheme) *problem.Error {
-	x.Host, x.Port = to.Host(), to.Port()
+	x.Host, x.Port, x.path = to.Host(), to.Port(), path
 	proxied := x.Surface == SurfaceForward || x.Surface == SurfaceConnect
 	asks := proxied && x.gateway.ask != nil && x.Agent != ""
 	// Each round has a rule less, or an answer more.
 	for range 4 {
-		decided := x.decideFirst(to, path, schemes)
+		decided := x.decideFirst(schemes)
 		x.Rule, x.Allowed, x.Reported = decided.Rule, decided.Allowed, decided.Reported
 		x.Code, x.Reason, x.Hint = string(decided.Code), decided.Reason, decided.Hint
 		// Before anybody is asked: that costs the operator and the database something.
@@ -164,10 +173,10 @@ func (x *exchange) admit(ctx context.Context, to hostport.Endpoint, path string,
 }
 
 // decideFirst returns the decision on the first scheme that is allowed, else that on the first scheme.
-func (x *exchange) decideFirst(to hostport.Endpoint, path string, schemes []policy.Scheme) policy.Decision {
+func (x *exchange) decideFirst(schemes []policy.Scheme) policy.Decision {
 	var first policy.Decision
 	for i, scheme := range schemes {
-		d := x.decide(to, path, scheme)
+		d := x.decide(x.permit, scheme)
 		if i == 0 {
 			first, x.Scheme = d, scheme
 		}
@@ -179,12 +188,12 @@ func (x *exchange) decideFirst(to hostport.Endpoint, path string, schemes []poli
 	return first
 }
 
-func (x *exchange) decide(to hostport.Endpoint, path string, scheme policy.Scheme) policy.Decision {
-	asked := policy.Request{Scheme: scheme, Host: to.Host(), Port: to.Port(), Method: x.Method, Path: path, EncodedSlash: x.encodedSlash}
-	decided := x.permit.Decide(asked)
+func (x *exchange) decide(permit *policy.Compiled, scheme policy.Scheme) policy.Decision {
+	asked := policy.Request{Scheme: scheme, Host: x.Host, Port: x.Port, Method: x.Method, Path: x.path, EncodedSlash: x.encodedSlash}
+	decided := permit.Decide(asked)
 	if x.hidden && decided.Allowed {
 		asked.Path = "" // which rules that deny a path take for theirs
-		if denied := x.permit.Decide(asked); denied.Rule != "" && !denied.Allowed {
+		if denied := permit.Decide(asked); denied.Rule != "" && !denied.Allowed {
 			return denied
 		}
 	}

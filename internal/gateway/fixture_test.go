@@ -382,6 +382,9 @@ func web(t *testing.T, h http.HandlerFunc) *httptest.Server {
 	return s
 }
 
+// always is a permit that does not change.
+func always(p *policy.Compiled) func() *policy.Compiled { return func() *policy.Compiled { return p } }
+
 func webOnly(host string, ports ...uint16) policy.Policy {
 	return policy.Only(policy.Rule{Name: "test", Action: policy.Allow, Host: policy.MustParsePattern(host), Ports: policy.Ports(ports...)})
 }

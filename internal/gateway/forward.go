@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -60,8 +59,7 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request, who *caller, t
 		refuse(w, r, x.refused(ctx, refusal))
 		return
 	}
-	hop := &hop{exchange: x, to: to, client: ctx}
-	hop.use(u)
+	hop := &hop{exchange: x, to: to, client: ctx, underway: underway{u: u}}
 	c := ctx.Value(connKey{}).(*conn) // handle has looked
 	c.hop = hop
 	// A request that breaks off closes the connection; one that ends well leaves it for the next.
@@ -73,12 +71,11 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request, who *caller, t
 		}
 		who.idle.put(hop.current(), g.now())
 	}()
-	stop := x.meter.watch(g.limits.IdleTimeout, g.limits.Lifetime, func() {
+	defer x.watch(g.limits.IdleTimeout, g.limits.Lifetime, func() {
 		hop.late.Store(true)
 		// Ends the reads and writes that it waits for.
-		hop.current().close()
-	})
-	defer stop()
+		hop.close()
+	})()
 	g.proxy.ServeHTTP(finalOnly{w}, r)
 	hop.ended = true // ServeHTTP panics when the answer broke off
 }
@@ -124,22 +121,8 @@ type hop struct {
 	to       hostport.Endpoint
 	client   context.Context // ends when the client or its admission is gone
 	ended    bool
-	late     atomic.Bool // it was silent, or open, for too long
-
-	mu sync.Mutex // guards what follows
-	u  *upstream
-}
-
-func (h *hop) use(u *upstream) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.u = u
-}
-
-func (h *hop) current() *upstream {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.u
+	late     atomic.Bool // it was silent, or open, for too long, or a review has ended it
+	underway
 }
 
 // hopOf is that of the request which the client's connection carries now.
@@ -155,7 +138,7 @@ func hopOf(ctx context.Context) *hop {
 func (h *hop) roundTrip(r *http.Request) (*http.Response, error) {
 	u := h.current()
 	resp, err := u.within(h.exchange.gateway.limits.IdleTimeout, r)
-	if err == nil || !u.reused || !replayable(r) || r.Context().Err() != nil {
+	if err == nil || !u.reused || !replayable(r) || r.Context().Err() != nil || h.late.Load() {
 		return resp, err
 	}
 	// The server had closed the connection. A request that goes out a second time has a record of its own.
@@ -221,6 +204,9 @@ func (g *Gateway) newProxy() *httputil.ReverseProxy {
 // broken is a request that was allowed, and to which no usable answer came. The decision stands and is on record; only its
 // outcome is bad.
 func (x *exchange) broken(err error, ended, clientLeft bool) *problem.Error {
+	if p := x.deniedSince(err); p != nil {
+		return p
+	}
 	if x.Credential {
 		err = quiet{err}
 	}

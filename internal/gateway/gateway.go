@@ -203,6 +203,7 @@ type Gateway struct {
 	start          time.Time
 	handover       sync.Once
 	base           netguard.Guard // the configuration's; never changed
+	underWay       sync.Map       // the exchanges that are reviewed: each *exchange, with nothing
 
 	mu        sync.Mutex     // guards what follows
 	guard     netguard.Guard // base, with the sockets that are served now

@@ -245,7 +245,7 @@ func TestTrailersOfErrandsAreNotTheGateways(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		resp, refusal := w.g.Send(t.Context(), OutboundRequest{Caller: Caller{Jail: "j", Agent: "a"}, Surface: SurfaceExecute, Permit: permit}, r)
+		resp, refusal := w.g.Send(t.Context(), OutboundRequest{Caller: Caller{Jail: "j", Agent: "a"}, Surface: SurfaceExecute, Permit: always(permit)}, r)
 		if refusal != nil {
 			t.Fatal(refusal)
 		}

@@ -192,11 +192,20 @@ func newWhole(t testing.TB, base policy.Policy, entries ...store.Entry) *whole {
 	return w
 }
 
-// answerOutside is the Internet: a redirect where one is asked for, else an answer that every surface can read.
+// answerOutside is the Internet: a redirect where one is asked for, below /stream an answer that says the time and does not end, else one that every
+// surface can read.
 func answerOutside(w http.ResponseWriter, r *http.Request) {
 	if to := r.URL.Query().Get("to"); to != "" {
 		w.Header().Set("Location", to)
 		w.WriteHeader(http.StatusFound)
+		return
+	}
+	if strings.HasPrefix(r.URL.Path, "/stream/") {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for every := time.Tick(5 * time.Millisecond); r.Context().Err() == nil; <-every {
+			_, _ = fmt.Fprintf(w, ": %s %d\n\n", marker, time.Now().UnixNano())
+			_ = http.NewResponseController(w).Flush()
+		}
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")

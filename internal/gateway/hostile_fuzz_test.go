@@ -102,7 +102,7 @@ func FuzzClientHello(f *testing.F) {
 			return
 		}
 		x := a.g.newExchange(a.who, SurfaceConnect, policy.Connect, "")
-		x.permit = a.g.permit(a.who)
+		x.permit, x.Host, x.Port = a.g.permit(a.who), hostport.MustParseHost("example.com"), 443
 		first, found, err := x.firstBytes(&segments{left: cut(data, sizes)}, nil)
 		if !bytes.HasPrefix(data, first) {
 			t.Fatalf("%d bytes were read that were not sent so", len(first))

@@ -2,15 +2,21 @@ package gateway_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
 )
 
 // A rule that leads a name to an address opens what is private, and nothing of what is sealed.
@@ -40,6 +46,63 @@ func TestMetadataStaysClosedToRulesThatLeadThere(t *testing.T) {
 	}
 	if asked := w.names.names(); len(asked) != 0 {
 		t.Errorf("names that rules lead somewhere were looked up: %v", slices.Collect(maps.Keys(asked)))
+	}
+}
+
+// What operators take away ends what it has allowed, within about a second, on every surface; what stays goes on.
+func TestStreamsEndWithWhatAllowsThem(t *testing.T) {
+	upstream := egress.Upstream{BaseURL: "http://93.184.216.34/stream", Secret: "svc"}
+	inject := egress.Injection{Type: egress.InjectBearer}
+	aService := func(name string) store.Entry {
+		return entry(t, "service", name, egress.Service{Name: name, Upstream: upstream, Allow: []egress.Allowance{{}}, Inject: inject,
+			Scrub: egress.ScrubRedact, Compressed: egress.CompressedDecode})
+	}
+	aProvider := func(name string) store.Entry {
+		return entry(t, "provider", name, egress.Provider{Name: name, Upstream: upstream, Wire: egress.WireOpenAI, Models: []string{name}, Priority: 100, Inject: inject})
+	}
+	w := newWhole(t, policy.Only(), aService("goes"), aService("stays"), aProvider("goes"), aProvider("stays"),
+		entry(t, "settings", "settings", egress.Settings{Tools: []egress.Tool{{URL: "http://93.184.216.34/stream/**", Methods: []string{"GET"}}}}))
+	open := func(method, path, body string) *bufio.Reader {
+		c := w.open()
+		t.Cleanup(func() { c.Close() })
+		fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: gateway:3000\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", method, path, len(body), body)
+		from := bufio.NewReader(c)
+		for line := ""; !strings.Contains(line, marker); {
+			var err error
+			if line, err = from.ReadString('\n'); err != nil {
+				t.Fatalf("%s: %v", path, err)
+			}
+		}
+		return from
+	}
+	chat := func(model string) *bufio.Reader {
+		return open("POST", "/v1/chat/completions", `{"model":"`+model+`","stream":true,"messages":[{"role":"user","content":"hello"}]}`)
+	}
+	stays := map[string]*bufio.Reader{"service": open("GET", "/svc/stays/x", ""), "model": chat("stays")}
+	goes := map[string]*bufio.Reader{
+		"service-goes":      open("GET", "/svc/goes/x", ""),
+		"provider-goes":     chat("goes"),
+		"settings-settings": open("POST", "/v1/execute", `{"url":"http://93.184.216.34/stream/x","stream":true}`),
+	}
+	for name := range goes {
+		if err := w.db.DeleteEntry(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, from := range goes {
+		if _, err := io.Copy(io.Discard, from); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: the stream goes on without it", name)
+		}
+	}
+	for name, from := range stays {
+		reviewed := time.Now().UnixNano()
+		for at := int64(0); at < reviewed; {
+			line, err := from.ReadString('\n')
+			if err != nil {
+				t.Fatalf("%s: the stream ends with others: %v", name, err)
+			}
+			_, _ = fmt.Sscanf(line, ": "+marker+" %d", &at)
+		}
 	}
 }
 

@@ -2,12 +2,13 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
@@ -67,38 +68,47 @@ func (c *meteredConn) Write(b []byte) (int, error) {
 // CloseWrite ends the sending half.
 func (c *meteredConn) CloseWrite() error { return closeWrite(c.Conn) }
 
-// watch calls end once nothing has moved for the idle time, or the lifetime is
-// over. stop ends the watching; end is not called after stop has returned.
-func (m *meter) watch(idle, lifetime time.Duration, end func()) (stop func()) {
-	born := m.gateway.now().Sub(m.gateway.start)
-	var (
-		mu      sync.Mutex
-		stopped bool
-		timer   *time.Timer
-	)
-	look := func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if stopped {
-			return
+// watch calls end once, when nothing has moved for the idle time, the lifetime is over, or the exchange is cut. stop ends the
+// watching; end is not called after stop has returned.
+func (x *exchange) watch(idle, lifetime time.Duration, end func()) (stop func()) {
+	g := x.gateway
+	born := g.now().Sub(g.start)
+	var timer *time.Timer
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.endNow = end
+	timer = time.AfterFunc(min(idle, lifetime), func() {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		now := g.now().Sub(g.start)
+		left := min(idle-(now-time.Duration(x.meter.lastMove.Load())), lifetime-(now-born))
+		switch {
+		case x.endNow == nil:
+		case left > 0:
+			timer.Reset(left)
+		default:
+			x.endNow()
+			x.endNow = nil
 		}
-		now := m.gateway.now().Sub(m.gateway.start)
-		left := min(idle-(now-time.Duration(m.lastMove.Load())), lifetime-(now-born))
-		if left <= 0 {
-			stopped = true
-			end()
-			return
-		}
-		timer.Reset(left)
-	}
-	mu.Lock()
-	timer = time.AfterFunc(min(idle, lifetime), look)
-	mu.Unlock()
+	})
+	g.underWay.Store(x, nil)
 	return func() {
-		mu.Lock()
-		defer mu.Unlock()
-		stopped = true
+		g.underWay.Delete(x)
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.endNow = nil
 		timer.Stop()
+	}
+}
+
+// cut ends an exchange that is under way, whose outcome says why.
+func (x *exchange) cut(why policy.Decision) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.endNow != nil {
+		x.denied.Store(&why)
+		x.endNow()
+		x.endNow = nil
 	}
 }
 
@@ -108,6 +118,9 @@ func (x *exchange) finish(ctx context.Context) {
 		return
 	}
 	code := x.failure
+	if d := x.denied.Load(); d != nil {
+		code, x.err = string(d.Code), errors.New(d.Reason)
+	}
 	if !x.Allowed {
 		code = x.Code
 	}

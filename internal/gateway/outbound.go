@@ -24,8 +24,9 @@ import (
 type OutboundRequest struct {
 	Caller  Caller
 	Surface Surface
-	// Permit decides. Nil denies.
-	Permit *policy.Compiled
+	// Permit returns what decides now. It is asked again every second while the request is under way, which ends when that denies it,
+	// and must return at once. Nil denies, and so does a nil result.
+	Permit func() *policy.Compiled
 	// Service names what is used, for the record: a service, a provider. Credential says whether one is injected.
 	Service    string
 	Credential bool
@@ -50,7 +51,10 @@ func (g *Gateway) Send(ctx context.Context, e OutboundRequest, r *http.Request) 
 	onRecord(ctx)
 	path := sentPath(r.URL)
 	x := g.newExchange(g.errandCaller(ctx, e.Caller), e.Surface, r.Method, cmp.Or(e.Path, path))
-	x.permit, x.Service, x.Credential, x.encodedSlash = e.Permit, e.Service, e.Credential, e.EncodedSlash
+	x.errand, x.Service, x.Credential, x.encodedSlash = e.Permit, e.Service, e.Credential, e.EncodedSlash
+	if x.errand != nil {
+		x.permit = x.errand()
+	}
 	x.hidden = e.Path != ""
 	resp, refusal := x.send(ctx, e.within(g.limits), r, path)
 	if refusal != nil {
@@ -109,7 +113,7 @@ func (x *exchange) send(ctx context.Context, e OutboundRequest, r *http.Request,
 	}
 	within, cancel := context.WithCancel(ctx)
 	under := &underway{u: u}
-	stop := x.meter.watch(e.IdleTimeout, e.Lifetime, func() {
+	stop := x.watch(e.IdleTimeout, e.Lifetime, func() {
 		cancel()
 		under.close()
 	})
@@ -138,7 +142,7 @@ func (x *exchange) send(ctx context.Context, e OutboundRequest, r *http.Request,
 	dropHops(resp.Header)
 	dropOwn(resp.Header)
 	withoutOwnTrailers(resp)
-	resp.Body = &errandBody{ReadCloser: resp.Body, end: end, whole: resp.Body == http.NoBody, quiet: x.Credential}
+	resp.Body = &errandBody{ReadCloser: resp.Body, end: end, whole: resp.Body == http.NoBody, exchange: x}
 	return resp, nil
 }
 
@@ -202,7 +206,7 @@ func dropHops(h http.Header) {
 	}
 }
 
-// underway is the connection of an errand, which may be exchanged for another.
+// underway is the connection of a request, which may be exchanged for another.
 type underway struct {
 	mu     sync.Mutex // guards what follows
 	u      *upstream
@@ -234,19 +238,26 @@ func (w *underway) close() {
 // errandBody ends an errand when it is closed.
 type errandBody struct {
 	io.ReadCloser
-	end   func(whole bool)
-	whole bool // read to its end
-	quiet bool // errors quote nothing of it
-	once  sync.Once
+	exchange *exchange
+	end      func(whole bool)
+	whole    bool // read to its end
+	once     sync.Once
 }
 
 // Read implements io.Reader.
 func (b *errandBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	switch {
-	case err == io.EOF:
+	if err == nil {
+		return n, nil
+	}
+	if err == io.EOF {
 		b.whole = true
-	case err != nil && b.quiet:
+		return n, err
+	}
+	if p := b.exchange.deniedSince(err); p != nil {
+		return n, p
+	}
+	if b.exchange.Credential {
 		err = quiet{err}
 	}
 	return n, err

@@ -77,7 +77,7 @@ func TestAnErrandIsRecordedBeforeItIsDialled(t *testing.T) {
 	r.Header.Set("Proxy-Authorization", "Bearer x")
 	injected := false
 	resp, refusal := w.g.Send(t.Context(), OutboundRequest{
-		Caller: Caller{Agent: "one", Tenant: "default", Actor: "agent:one"}, Surface: SurfaceService, Permit: may, Service: "corp", Credential: true,
+		Caller: Caller{Agent: "one", Tenant: "default", Actor: "agent:one"}, Surface: SurfaceService, Permit: always(may), Service: "corp", Credential: true,
 		Inject: func(r *http.Request) error {
 			if n := len(w.recorded()); n != 1 {
 				t.Errorf("the credential is put in with %d records", n)
@@ -146,7 +146,7 @@ func TestErrandsThatAreRefusedSendNothing(t *testing.T) {
 		{"no host", "http:///x", open, problem.BadHost},
 	} {
 		r := request(t, "GET", c.url, "")
-		_, refusal := w.g.Send(t.Context(), OutboundRequest{Caller: Caller{Agent: "one"}, Surface: SurfaceExecute, Permit: c.may,
+		_, refusal := w.g.Send(t.Context(), OutboundRequest{Caller: Caller{Agent: "one"}, Surface: SurfaceExecute, Permit: always(c.may),
 			Inject: func(*http.Request) error { t.Errorf("%s: the credential was put in", c.name); return nil }}, r)
 		if refusal == nil || refusal.Code != c.code || refusal.Hint == "" {
 			t.Errorf("%s: %v", c.name, refusal)
@@ -161,7 +161,7 @@ func TestErrandsThatAreRefusedSendNothing(t *testing.T) {
 	w.recErr.Store(&full)
 	s := web(t, func(http.ResponseWriter, *http.Request) { t.Error("sent without a record") })
 	may, _ := leading(t, "api.corp", s.Listener.Addr())
-	_, refusal := w.g.Send(t.Context(), OutboundRequest{Surface: SurfaceLLM, Permit: may}, request(t, "GET", "http://api.corp:"+port(s.Listener.Addr())+"/", ""))
+	_, refusal := w.g.Send(t.Context(), OutboundRequest{Surface: SurfaceLLM, Permit: always(may)}, request(t, "GET", "http://api.corp:"+port(s.Listener.Addr())+"/", ""))
 	if refusal == nil || refusal.Code != problem.AuditUnavailable {
 		t.Errorf("%v", refusal)
 	}
@@ -181,7 +181,7 @@ func TestAnErrandSpeaksTLSWithTrustedServersOnly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newFixture(t, c.config)
 			may, _ := leading(t, "example.com", s.Listener.Addr()) // a name of the test certificate
-			resp, refusal := w.g.Send(t.Context(), OutboundRequest{Surface: SurfaceService, Permit: may,
+			resp, refusal := w.g.Send(t.Context(), OutboundRequest{Surface: SurfaceService, Permit: always(may),
 				Inject: func(*http.Request) error {
 					if c.code != "" {
 						t.Error("the credential was put in for a server that is not trusted")
@@ -226,7 +226,7 @@ func TestErrandsUseConnectionsAgainWithARecordEach(t *testing.T) {
 	may, _ := leading(t, "api.corp", s.Listener.Addr())
 	w.admitAgent(jailA, "one", policy.Only())
 	for n := range 3 {
-		resp, refusal := w.g.Send(w.jailed(jailA), OutboundRequest{Caller: Caller{Agent: "one", Jail: "a" + jailA}, Surface: SurfaceLLM, Permit: may},
+		resp, refusal := w.g.Send(w.jailed(jailA), OutboundRequest{Caller: Caller{Agent: "one", Jail: "a" + jailA}, Surface: SurfaceLLM, Permit: always(may)},
 			request(t, "POST", "http://api.corp:"+port(s.Listener.Addr())+"/", "x"))
 		if refusal != nil {
 			t.Fatal(n, refusal)
@@ -241,7 +241,7 @@ func TestErrandsUseConnectionsAgainWithARecordEach(t *testing.T) {
 	}
 	// The server closes what waits; the next request finds out, and gets through with a record of its own.
 	s.CloseClientConnections()
-	resp, refusal := w.g.Send(w.jailed(jailA), OutboundRequest{Caller: Caller{Agent: "one", Jail: "a" + jailA}, Surface: SurfaceLLM, Permit: may},
+	resp, refusal := w.g.Send(w.jailed(jailA), OutboundRequest{Caller: Caller{Agent: "one", Jail: "a" + jailA}, Surface: SurfaceLLM, Permit: always(may)},
 		request(t, "GET", "http://api.corp:"+port(s.Listener.Addr())+"/", ""))
 	if refusal != nil {
 		t.Fatal(refusal)
@@ -250,7 +250,7 @@ func TestErrandsUseConnectionsAgainWithARecordEach(t *testing.T) {
 	// An agent outside of all jails keeps nothing.
 	before := connections.Load()
 	for range 2 {
-		resp, refusal := w.g.Send(t.Context(), OutboundRequest{Caller: Caller{Agent: "two"}, Surface: SurfaceLLM, Permit: may},
+		resp, refusal := w.g.Send(t.Context(), OutboundRequest{Caller: Caller{Agent: "two"}, Surface: SurfaceLLM, Permit: always(may)},
 			request(t, "GET", "http://api.corp:"+port(s.Listener.Addr())+"/", ""))
 		if refusal != nil {
 			t.Fatal(refusal)
@@ -274,7 +274,7 @@ func TestRequestsSeenAreNeverMoreThanIntents(t *testing.T) {
 	may, _ := leading(t, "api.corp", s.Listener.Addr())
 	w.admitAgent(jailA, "one", policy.Only())
 	for range 10 {
-		resp, refusal := w.g.Send(w.jailed(jailA), OutboundRequest{Caller: Caller{Agent: "one", Jail: "a" + jailA}, Surface: SurfaceLLM, Permit: may},
+		resp, refusal := w.g.Send(w.jailed(jailA), OutboundRequest{Caller: Caller{Agent: "one", Jail: "a" + jailA}, Surface: SurfaceLLM, Permit: always(may)},
 			request(t, "GET", "http://api.corp:"+port(s.Listener.Addr())+"/", ""))
 		if refusal == nil {
 			finish(t, resp)
@@ -318,7 +318,7 @@ func TestErrandsEndWhenTheyAreLateOrSilent(t *testing.T) {
 			s := web(t, c.serve)
 			t.Cleanup(func() { close(release) }) // before the server is closed
 			may, _ := leading(t, "api.corp", s.Listener.Addr())
-			c.errand.Permit, c.errand.Surface = may, SurfaceLLM
+			c.errand.Permit, c.errand.Surface = always(may), SurfaceLLM
 			resp, refusal := w.g.Send(t.Context(), c.errand, request(t, "GET", "http://api.corp:"+port(s.Listener.Addr())+"/", ""))
 			if c.code != "" {
 				if refusal == nil || refusal.Code != c.code {

@@ -2,19 +2,16 @@ package gateway
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 )
 
-// reviewEvery is how soon an open tunnel ends that the policy does not allow any more.
+// reviewEvery is the time between two reviews.
 const reviewEvery = time.Second
 
-// review decides again about every open tunnel, until ctx ends: a rule was made or removed, or its time is over. Requests need
-// none of it, because each is decided when it comes.
+// review decides again about everything that is under way, until ctx ends: a rule was made or removed, or its time is over.
 func (g *Gateway) review(ctx context.Context) {
 	every := time.NewTicker(reviewEvery)
 	defer every.Stop()
@@ -23,51 +20,57 @@ func (g *Gateway) review(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-every.C:
-			g.reviewTunnels()
+			g.reviewUnderWay()
 		}
 	}
 }
 
-func (g *Gateway) reviewTunnels() {
-	g.mu.Lock()
-	callers := make([]*caller, 0, len(g.callers))
-	for _, who := range g.callers {
-		callers = append(callers, who)
-	}
-	g.mu.Unlock()
-	for _, who := range callers {
-		open := who.openTunnels()
-		if len(open) == 0 {
-			continue
-		}
-		permit := g.permit(who)
-		for _, t := range open {
-			t.review(permit)
-		}
+// reviewUnderWay holds no lock that a request waits for.
+func (g *Gateway) reviewUnderWay() {
+	for x := range g.underWay.Range {
+		x.(*exchange).review()
 	}
 }
 
-// review ends the tunnel when it may not be open any more. One that a rule for one use allowed goes on without that rule,
+// permitNow is what would decide about the exchange if it began now.
+func (x *exchange) permitNow() *policy.Compiled {
+	if x.errand != nil {
+		return x.errand()
+	}
+	return x.gateway.permit(x.who)
+}
+
+// review ends the exchange when it may not be under way any more. One that a rule for one use allowed goes on without that rule,
 // unless another one denies it.
-func (t *tunnel) review(permit *policy.Compiled) {
-	d := permit.Decide(policy.Request{Scheme: t.entered, Host: t.to.Host(), Port: t.to.Port(), Method: policy.Connect})
+func (x *exchange) review() {
+	permit := x.permitNow()
+	if permit == x.permit {
+		return // by which it was allowed
+	}
+	d := x.decide(permit, x.Scheme)
 	switch {
-	case t.once && d.Rule == "", d.Rule == policy.RuleUnknown:
+	case x.once && d.Rule == "", d.Rule == policy.RuleUnknown:
 		return
-	case d.Allowed && d.Address == t.private && (d.Opaque || !t.opaque):
+	case d.Allowed && d.Address == x.private && (d.Opaque || !x.opaque):
 		return
 	case d.Allowed:
 		// It may be opened anew, to where the rules lead now and with what they let pass.
-		d.Code, d.Reason = policy.HostDenied, "the rules for "+t.to.String()+" have changed"
+		d.Code, d.Reason, d.Hint = policy.HostDenied, "the rules for "+x.Host.String()+" have changed", "Retry once."
 	}
-	t.cut(d)
+	x.cut(d)
 }
 
-// cut ends a tunnel that is open. The goroutine that carries it finds it closed, and writes down why.
-func (t *tunnel) cut(why policy.Decision) {
-	t.denied.Store(&why)
-	_ = t.client.Close()
-	_ = t.upstream.Close()
+// deniedSince is what a review that has ended the exchange tells its caller, in place of err; nil when none has.
+func (x *exchange) deniedSince(err error) *problem.Error {
+	d := x.denied.Load()
+	if d == nil {
+		return nil
+	}
+	p := problem.Wrap(err, string(d.Code), d.Hint, "%s", d.Reason).With("host", x.Host.String()).With("port", x.Port)
+	if d.Rule != "" {
+		p = p.With("rule", d.Rule)
+	}
+	return p
 }
 
 // forgotten is how long a tunnel must have been silent to make room for another.
@@ -78,17 +81,13 @@ const forgotten = time.Minute
 func (g *Gateway) makeRoom(ctx context.Context, account string) bool {
 	var silent *tunnel
 	minimum := g.now().Sub(g.start) - forgotten
-	g.mu.Lock()
-	callers := slices.Collect(maps.Values(g.callers))
-	g.mu.Unlock()
-	for _, c := range callers {
-		if c.account() != account {
+	for x := range g.underWay.Range {
+		t := x.(*exchange).tunnel
+		if t == nil || t.who.account() != account {
 			continue
 		}
-		for _, t := range c.openTunnels() {
-			if last := time.Duration(t.meter.lastMove.Load()); last <= minimum {
-				silent, minimum = t, last
-			}
+		if last := time.Duration(t.meter.lastMove.Load()); last <= minimum {
+			silent, minimum = t, last
 		}
 	}
 	if silent == nil {
@@ -101,31 +100,4 @@ func (g *Gateway) makeRoom(ctx context.Context, account string) bool {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-func (c *caller) openTunnels() []*tunnel {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	out := make([]*tunnel, 0, len(c.tunnels))
-	for t := range c.tunnels {
-		out = append(out, t)
-	}
-	return out
-}
-
-// enter has the tunnel reviewed from now on, and leave ends that.
-func (t *tunnel) enter() {
-	t.entered, t.opaque = t.Scheme, t.decide(t.to, "", t.Scheme).Opaque
-	t.who.mu.Lock()
-	defer t.who.mu.Unlock()
-	if t.who.tunnels == nil {
-		t.who.tunnels = make(map[*tunnel]struct{})
-	}
-	t.who.tunnels[t] = struct{}{}
-}
-
-func (t *tunnel) leave() {
-	t.who.mu.Lock()
-	defer t.who.mu.Unlock()
-	delete(t.who.tunnels, t)
 }

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/policy"
@@ -73,12 +72,7 @@ type tunnel struct {
 	counted          bool
 	client, upstream net.Conn
 	early            []byte
-	// entered and opaque are of the decision that opened the tunnel; they do not change while it is reviewed.
-	entered policy.Scheme
-	opaque  bool
-	// denied is why a review, or a newer tunnel, ended the tunnel.
-	denied atomic.Pointer[policy.Decision]
-	ended  chan struct{} // closed when it is not counted any more
+	ended            chan struct{} // closed when it is not counted any more
 }
 
 // open takes it as far as a connection to the host.
@@ -115,9 +109,6 @@ func (t *tunnel) end() {
 		t.gateway.observer.Tunnels(-1)
 	}
 	close(t.ended)
-	if d := t.denied.Load(); d != nil {
-		t.failure, t.err = string(d.Code), errors.New(d.Reason)
-	}
 	t.finish(context.Background())
 }
 
@@ -132,7 +123,7 @@ func (t *tunnel) run(ctx context.Context) {
 	}
 	early := t.early
 	t.early = nil
-	if t.decide(t.to, "", t.Scheme).Opaque {
+	if t.opaque = t.decide(t.permit, t.Scheme).Opaque; t.opaque {
 		t.err = t.splice(t.client, t.upstream, early)
 		return
 	}
@@ -192,7 +183,7 @@ const opaqueHint = "Do not retry: other protocols need a rule that allows them f
 
 // judgeTLS decides about a tunnel whose ClientHello is known.
 func (x *exchange) judgeTLS(to hostport.Endpoint, hello opening) *problem.Error {
-	if d := x.decide(to, "", policy.HTTPS); !d.Allowed {
+	if d := x.decide(x.permit, policy.HTTPS); !d.Allowed {
 		return problem.New(string(d.Code), d.Hint, "%s", d.Reason)
 	}
 	x.Scheme = policy.HTTPS
@@ -238,15 +229,11 @@ func (x *exchange) firstBytes(client net.Conn, early []byte) ([]byte, opening, e
 // splice sends what was read already, then moves bytes both ways to the end.
 func (x *exchange) splice(client, upstream net.Conn, first []byte) error {
 	// From here on nothing in the tunnel is decided, so the tunnel itself is, again and again.
-	x.tunnel.enter()
-	defer x.tunnel.leave()
-	both := func() {
+	defer x.watch(x.gateway.limits.IdleTimeout, x.gateway.limits.Lifetime, func() {
 		// Reads and writes on both end now, also when closing returns an error.
 		_ = client.Close()
 		_ = upstream.Close()
-	}
-	stop := x.meter.watch(x.gateway.limits.IdleTimeout, x.gateway.limits.Lifetime, both)
-	defer stop()
+	})()
 	if len(first) > 0 {
 		n, err := upstream.Write(first)
 		x.meter.sent(n)

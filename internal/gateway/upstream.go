@@ -51,9 +51,9 @@ type upstreamKey struct {
 // close ends the connection, whatever is under way on it.
 func (u *upstream) close() {
 	if !u.closed.Swap(true) {
-		// The lower one as well: it also ends a read that the upper one waits for.
-		_ = u.ClientConn.Close()
+		// The lower one first: it ends what the upper one waits for, whose TLS would wait for seconds to say goodbye.
 		_ = u.conn.Close()
+		_ = u.ClientConn.Close()
 	}
 }
 

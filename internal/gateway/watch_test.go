@@ -15,7 +15,7 @@ func TestWhatASurfaceRefusesIsOnRecordOnce(t *testing.T) {
 	s := web(t, func(http.ResponseWriter, *http.Request) {})
 	may, _ := leading(t, "api.corp", s.Listener.Addr())
 	send := func(r *http.Request, permit *policy.Compiled) *problem.Error {
-		resp, refusal := w.g.Send(r.Context(), OutboundRequest{Caller: CallerOf(r.Context()), Surface: SurfaceService, Permit: permit},
+		resp, refusal := w.g.Send(r.Context(), OutboundRequest{Caller: CallerOf(r.Context()), Surface: SurfaceService, Permit: always(permit)},
 			request(t, "GET", "http://api.corp:"+port(s.Listener.Addr())+"/", ""))
 		if refusal == nil {
 			finish(t, resp)

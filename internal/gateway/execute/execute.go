@@ -25,6 +25,7 @@ import (
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/access"
+	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
 )
@@ -160,7 +161,7 @@ func (h *Handler) prepare(ctx context.Context, caller gateway.Caller, asked *wan
 	}
 	e := &outbound{
 		ctx: ctx, gateway: h.Gateway, caller: caller, service: asked.Service,
-		permit: view.Tool(asked.Service), named: view.ToolNaming(asked.Service), origin: home,
+		permit: func() *policy.Compiled { return h.views(caller).Tool(asked.Service) }, named: view.ToolNaming(asked.Service), origin: home,
 		how: how, credential: access.NewCredential(h.Options, caller, cmp.Or(service.Secret, asked.Service), how), inject: how.Type != egress.InjectNone,
 		method: asked.method, url: asked.url, header: asked.header, body: asked.body, followed: asked.Follow == nil || *asked.Follow,
 	}

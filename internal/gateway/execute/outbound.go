@@ -24,7 +24,7 @@ type outbound struct {
 	gateway access.Sender
 	caller  gateway.Caller
 	service string
-	permit  *policy.Compiled
+	permit  func() *policy.Compiled
 
 	how        egress.Injection
 	credential *access.Credential

@@ -58,7 +58,7 @@ func (h *Handler) serveModel(w http.ResponseWriter, r *http.Request, e endpoint,
 		h.refuse(w, r, e.wire, p)
 		return
 	}
-	provider, permit, ok := v.Provider(e.wire, a.model)
+	provider, _, ok := v.Provider(e.wire, a.model)
 	if !ok {
 		h.refuse(w, r, e.wire, unknownModel(e, a.model, v))
 		return
@@ -112,7 +112,7 @@ func (h *Handler) serveModel(w http.ResponseWriter, r *http.Request, e endpoint,
 	defer func() { done(x.reserved, true) }()
 
 	errand := call{
-		provider: provider, permit: permit, caller: c, key: key, method: e.method, path: e.path, query: passedQuery(r.URL.Query()),
+		provider: provider, model: a.model, caller: c, key: key, method: e.method, path: e.path, query: passedQuery(r.URL.Query()),
 		header: requestHeaders(r.Header), body: a.body,
 	}
 	resp, sent, p := h.send(r.Context(), errand)

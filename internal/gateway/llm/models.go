@@ -231,7 +231,7 @@ func (h *Handler) askModels(ctx context.Context, c gateway.Caller, v view, p egr
 
 // fetchModels asks a provider for its models.
 func (h *Handler) fetchModels(ctx context.Context, c gateway.Caller, v view, p egress.Provider) ([]model, error) {
-	permit, ok := permitOf(v, p)
+	sample, ok := sampleModel(v, p)
 	if !ok {
 		// All its patterns are behind those of other providers.
 		return nil, nil
@@ -250,7 +250,7 @@ func (h *Handler) fetchModels(ctx context.Context, c gateway.Caller, v view, p e
 		path = pathTags
 	}
 	resp, _, refusal := h.send(ctx, call{
-		provider: p, permit: permit, caller: c, key: key, method: http.MethodGet, path: path, query: query.Encode(), header: header,
+		provider: p, model: sample, caller: c, key: key, method: http.MethodGet, path: path, query: query.Encode(), header: header,
 	})
 	if refusal != nil {
 		return nil, refusal

@@ -211,7 +211,7 @@ func (k *keyUse) inject(r *http.Request) error {
 // call is one request to a provider.
 type call struct {
 	provider egress.Provider
-	permit   *policy.Compiled
+	model    string // by which the provider is found
 	caller   gateway.Caller
 	key      *keyUse
 	method   string
@@ -250,7 +250,7 @@ func (h *Handler) send(ctx context.Context, c call) (resp *http.Response, sent b
 	r.Header.Set("Accept-Encoding", "identity")
 	scrub.PrepareRequest(r.Header, scrubOptions())
 	errand := gateway.OutboundRequest{
-		Caller: c.caller, Surface: gateway.SurfaceLLM, Permit: c.permit, Service: c.provider.Name, Credential: !c.key.none,
+		Caller: c.caller, Surface: gateway.SurfaceLLM, Permit: h.permit(c), Service: c.provider.Name, Credential: !c.key.none,
 		Inject: c.key.inject, Lifetime: lifetime,
 	}
 	resp, p = h.Gateway.Send(ctx, errand, r)
@@ -299,14 +299,30 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// permitOf finds what decides about requests to a provider that are about no model. A view gives it by model: one is made
-// up that a pattern of the provider covers. There is none when other providers come before it for all of them.
-func permitOf(v view, p egress.Provider) (*policy.Compiled, bool) {
+// permit returns what decides about requests to the call's provider. Another provider that its model has now denies them.
+func (h *Handler) permit(c call) func() *policy.Compiled {
+	caller, wire, id, model := c.caller, c.provider.Wire, c.provider.ID, c.model // and not the body
+	return func() *policy.Compiled {
+		v := h.views(caller)
+		if v == nil {
+			return nil
+		}
+		found, permit, ok := v.Provider(wire, model)
+		if ok && found.ID != id {
+			return nil
+		}
+		return permit
+	}
+}
+
+// sampleModel makes up a model that a pattern of the provider covers, for requests that are about no model: a view finds providers by
+// models. There is none when other providers come before it for all of them.
+func sampleModel(v view, p egress.Provider) (string, bool) {
 	for _, pattern := range p.Models {
-		found, permit, ok := v.Provider(p.Wire, strings.ReplaceAll(pattern, "*", "x"))
-		if ok && found.ID == p.ID {
-			return permit, true
+		model := strings.ReplaceAll(pattern, "*", "x")
+		if found, _, ok := v.Provider(p.Wire, model); ok && found.ID == p.ID {
+			return model, true
 		}
 	}
-	return nil, false
+	return "", false
 }

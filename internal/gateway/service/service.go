@@ -87,7 +87,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 type request struct {
 	caller     gateway.Caller
 	service    egress.Service
-	permit     *policy.Compiled
+	permit     func() *policy.Compiled // of the service as it is now
 	credential *access.Credential
 	base, url  *url.URL // of the service, and of this request
 	host       string   // of the gateway, as the tool wrote it
@@ -119,7 +119,7 @@ func (h *Handler) plan(r *http.Request) (*request, *problem.Error) {
 	if !ok {
 		return nil, unknown("")
 	}
-	found, permit, ok := h.views(caller).Service(name)
+	found, _, ok := h.views(caller).Service(name)
 	if !ok {
 		return nil, unknown(name)
 	}
@@ -135,8 +135,12 @@ func (h *Handler) plan(r *http.Request) (*request, *problem.Error) {
 		return nil, tooLarge(h.largest)
 	}
 	q := &request{
-		caller: caller, service: found, permit: permit, host: r.Host, method: method,
+		caller: caller, service: found, host: r.Host, method: method,
 		scrub: scrub.Options{Scrub: found.Scrub, Compressed: found.Compressed, MaxDecoded: largestAnswer},
+	}
+	q.permit = func() *policy.Compiled {
+		_, permit, _ := h.views(caller).Service(name)
+		return permit
 	}
 	switch {
 	case found.Inject.Type == egress.InjectNone:

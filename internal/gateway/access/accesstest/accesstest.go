@@ -187,7 +187,7 @@ func (w *Fixture) Send(ctx context.Context, e gateway.OutboundRequest, r *http.R
 	if err != nil {
 		return nil, problem.Wrap(err, problem.BadHost, "", "no host")
 	}
-	d := e.Permit.Decide(policy.Request{Scheme: policy.Scheme(r.URL.Scheme), Host: to.Host(), Port: to.Port(), Method: r.Method, Path: r.URL.EscapedPath(), EncodedSlash: e.EncodedSlash})
+	d := e.Permit().Decide(policy.Request{Scheme: policy.Scheme(r.URL.Scheme), Host: to.Host(), Port: to.Port(), Method: r.Method, Path: r.URL.EscapedPath(), EncodedSlash: e.EncodedSlash})
 	if !d.Allowed {
 		p := problem.New(string(d.Code), d.Hint, "%s", d.Reason).With("host", to.Host().String())
 		if d.Rule != "" {
