@@ -266,6 +266,11 @@ func (w *hosted) members(d *jsontext.Decoder, parent, is string, depth int) *pro
 		if err != nil {
 			return badSyntax(err)
 		}
+		if is == w.endpoint.fields && depth > 0 {
+			if p := checkMerged(name.String()); p != nil {
+				return p
+			}
+		}
 		if p := w.member(d, o, strings.ToLower(name.String()), depth); p != nil {
 			return p
 		}

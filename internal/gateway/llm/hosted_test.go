@@ -178,6 +178,33 @@ func TestWhatStaysWithTheModelPasses(t *testing.T) {
 	}
 }
 
+// Some servers merge extra_body into the request, where it would be another model, or another length, than what was decided about.
+func TestWhatIsDecidedAboutIsNotInAnObjectThatServersMerge(t *testing.T) {
+	w := newFixture(t, jsonAnswer(http.StatusOK, chatAnswer))
+	post := func(key, value, wrapped string) reply {
+		return w.post(pathChat, `{"model":"openai-1","max_tokens":10,"messages":[],"extra_body":`+strings.ReplaceAll(wrapped, "MEMBER", `"`+key+`":`+value)+`}`)
+	}
+	for _, allowed := range [][]string{nil, {"extra_body", "model"}} {
+		w.allowHosted(allowed...)
+		for _, key := range append(readKeys(), "MODEL", "Max_Tokens", "\u017ftream", `mod\u0065l`) {
+			for _, wrapped := range []string{"{MEMBER}", `{"top_k":1,MEMBER}`, `{"Extra_Body":{MEMBER}}`, `[{MEMBER}]`} {
+				before := w.reached()
+				if got := post(key, "1", wrapped); got.status != http.StatusBadRequest || w.reached() != before {
+					t.Errorf("%s in %s: %d %s", key, wrapped, got.status, got.body)
+				}
+			}
+		}
+	}
+	for _, wrapped := range []string{"{MEMBER}", `{"extra_body":{MEMBER}}`} {
+		if got := post("top_k", "1", wrapped); got.status != http.StatusOK {
+			t.Errorf("what is not read, in %s: %d %s", wrapped, got.status, got.body)
+		}
+	}
+	if got := post("model", `"openai-search-1"`, "{MEMBER}"); got.status != http.StatusBadRequest {
+		t.Errorf("a model that searches: %d %s", got.status, got.body)
+	}
+}
+
 func TestResponsesAreNotKeptByTheProvider(t *testing.T) {
 	w := newFixture(t, jsonAnswer(http.StatusOK, chatAnswer))
 	const asked = `"include":["reasoning.encrypted_content"]`

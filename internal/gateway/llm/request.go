@@ -161,6 +161,16 @@ func checkKey(key string) *problem.Error {
 	return nil
 }
 
+// checkMerged refuses the keys that are read, in every spelling, in an object that servers merge into the request, such as extra_body.
+func checkMerged(key string) *problem.Error {
+	for _, known := range readKeys() {
+		if strings.EqualFold(key, known) {
+			return problem.New(problem.BadRequest, "write it beside \"model\"", "the body of the request: %q is in an object within it, which some servers merge", known)
+		}
+	}
+	return nil
+}
+
 // take notes one member of the object.
 func (a *ask) take(key string, value jsontext.Value, e endpoint) *problem.Error {
 	switch key {
