@@ -180,7 +180,11 @@ func origin(s egress.Service, how egress.Injection) (*url.URL, *problem.Error) {
 	if how.Type == egress.InjectNone {
 		return nil, nil
 	}
-	return access.Target(s.BaseURL)
+	home, refusal := access.Target(s.BaseURL)
+	if refusal != nil {
+		return nil, problem.Wrap(refusal, problem.UpstreamFailed, "Do not retry: the operator has to correct the service.", "the service %s is misconfigured", s.Name)
+	}
+	return home, nil
 }
 
 // noRoom is for an agent whose requests hold too much memory, or one among many that do.

@@ -171,11 +171,16 @@ func (e *outbound) redirect(resp *http.Response) (*url.URL, *problem.Error) {
 	if !e.followed || len(places) != 1 {
 		return nil, nil
 	}
+	var to *url.URL
+	var refusal *problem.Error
 	place, err := e.url.Parse(places[0])
-	if err != nil {
-		return nil, problem.New(problem.UpstreamFailed, `Set "follow": false to see the redirect itself.`, "the service redirected to an invalid URL")
+	if err == nil {
+		to, refusal = access.Target(place.String())
 	}
-	to, refusal := access.Target(place.String())
+	if err != nil || refusal != nil && (refusal.Code == problem.BadURL || refusal.Code == problem.BadHost) {
+		// The service has written it, and not the agent.
+		refusal = problem.New(problem.UpstreamFailed, `Set "follow": false to see the redirect itself.`, "the service redirected to an invalid URL")
+	}
 	if refusal != nil {
 		return nil, refusal.With("redirects", e.redirects+1)
 	}

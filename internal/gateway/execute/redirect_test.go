@@ -53,7 +53,7 @@ func TestRedirectsKeepTheCredentialOnTheirOriginOnly(t *testing.T) {
 			w.Tools["svc"] = w.Allow(w.Tool("http://*.example"), w.Tool("http://*.other.example"), w.Tool("http://api.example:8080"))
 			body := `{"service":"svc","url":"http://api.example/x","method":"PUT","headers":{"Cookie":"c=1","X-Api-Key":"mine"},"body":"b"}`
 			if test.at == "" {
-				if _, out := w.call(body); out["code"] != problem.BadURL {
+				if _, out := w.call(body); out["code"] != problem.UpstreamFailed {
 					t.Errorf("%v", out)
 				}
 				return
@@ -107,14 +107,31 @@ func TestEveryHopIsDecidedAbout(t *testing.T) {
 		}
 	}
 	for place, code := range map[string]string{
-		"/a/../b": problem.ToolDenied, "http://api.example/a%2fb": problem.PathDenied, "/a//b": problem.PathDenied, "ftp://api.example/": problem.BadURL, "javascript:alert(1)": problem.BadURL,
-		"file:///etc/passwd": problem.BadURL, "http://2130706433/": problem.BadHost, "http://0x7f.1/": problem.BadHost, "http://%zz/": problem.UpstreamFailed, "http://api.example:0/": problem.BadHost,
+		"/a/../b": problem.ToolDenied, "http://api.example/a%2fb": problem.PathDenied, "/a//b": problem.PathDenied, "ftp://api.example/": problem.UpstreamFailed, "https://user:pw@api.example/": problem.UpstreamFailed, "javascript:alert(1)": problem.UpstreamFailed,
+		"file:///etc/passwd": problem.UpstreamFailed, "http://2130706433/": problem.UpstreamFailed, "http://0x7f.1/": problem.UpstreamFailed, "http://%zz/": problem.UpstreamFailed, "http://api.example:0/": problem.UpstreamFailed,
 	} {
 		w := newFixture(t, moves(map[string]string{"/x": place}, 302))
 		w.Tools["svc"] = w.Allow(w.Tool("http://api.example/x"))
-		w.refused(code, plain)
+		if out := w.refused(code, plain); (code == problem.UpstreamFailed) != strings.Contains(fmt.Sprint(out["hint"]), `"follow": false`) {
+			t.Errorf("%s: %v", place, out)
+		}
 		if n := len(w.seen.All()); n != 1 {
 			t.Errorf("%s: %d requests", place, n)
+		}
+	}
+}
+
+func TestABaseURLThatCannotBeUsedIsNotTheAgentsMistake(t *testing.T) {
+	for base, code := range map[string]string{"http://api.example": "", "ftp://api.example": problem.UpstreamFailed} {
+		w := newFixture(t, moves(nil, 302))
+		w.Tools["svc"] = w.Allow(w.Tool("http://api.example/x"))
+		s := w.Services["svc"]
+		s.BaseURL = base
+		w.Services["svc"] = s
+		if code == "" {
+			w.answered(plain)
+		} else {
+			w.refused(code, plain)
 		}
 	}
 }
