@@ -130,7 +130,7 @@ func (b *Book) exceeded(now store.Usage, limit store.UsageLimit, asks store.Usag
 		p = p.With("cost_per_day", money64(limit.MicroCost)).With("cost_used", money64(now.MicroCost)).With("cost_reserved", money64(asks.MicroCost))
 	}
 	midnight := b.o.Now().UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)
-	return p.With("retry_after", int64(math.Ceil(midnight.Sub(b.o.Now()).Seconds())))
+	return p.With(problem.RetryAfter, int64(math.Ceil(midnight.Sub(b.o.Now()).Seconds())))
 }
 
 // LongestAnswer is how many tokens are reserved for an answer whose request does not bound it.

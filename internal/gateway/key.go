@@ -76,7 +76,11 @@ func (g *Gateway) agrees(ctx context.Context, c *conn, r *http.Request) *problem
 	by, err := g.keys.Authenticate(identity.Inside(ctx, c.caller.Jail), token, c.remote.Addr())
 	if err != nil {
 		if code := problem.CodeOf(err); code == problem.RateLimited || code == problem.DatabaseUnavailable {
-			return problem.Wrap(err, code, "Wait before the next try.", "the token could not be checked at the moment")
+			p := problem.Wrap(err, code, "Wait before the next try.", "the token could not be checked at the moment")
+			if wait, ok := identity.RetryAfter(err); ok {
+				p = p.With(problem.RetryAfter, int(wait.Seconds()))
+			}
+			return p
 		}
 		return mismatch(err)
 	}

@@ -39,6 +39,9 @@ func (k *keyring) Authenticate(_ context.Context, presented string, _ netip.Addr
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	p, ok := k.tokens[presented]
+	if presented == "too-many" {
+		return identity.Principal{}, problem.New(problem.RateLimited, "", "too many wrong keys").With(problem.RetryAfter, 7)
+	}
 	if !ok {
 		return identity.Principal{}, problem.New(problem.Unauthorized, "", "not a key")
 	}
@@ -153,6 +156,23 @@ func TestAddressAndTokenMustAgree(t *testing.T) {
 	}
 	if strings.Contains(w.logs.String(), "cjagt_") {
 		t.Error("a token is in the log")
+	}
+}
+
+func TestATokenThatIsRateLimitedSaysWhenToTryAgain(t *testing.T) {
+	w := newFixture(t, func(c *Config) {
+		c.Keys = newKeyring(map[string]identity.Principal{"cjagt_one": agentToken("one", "t1")})
+	})
+	w.public("example.com", "93.184.216.34", newRawServer(t, okAnswer, headerEnd).Addr())
+	w.admitAgent(jailA, "one", policy.PublicWeb())
+	for token, want := range map[string]struct {
+		status int
+		after  string
+	}{"cjagt_one": {200, ""}, "too-many": {http.StatusTooManyRequests, "7"}} {
+		resp, body := w.rawHead(jailA, "GET http://example.com/ HTTP/1.1\r\nHost: example.com\r\nProxy-Authorization: Bearer "+token+"\r\n\r\n")
+		if resp.StatusCode != want.status || resp.Header.Get("Retry-After") != want.after {
+			t.Errorf("%s: %s %v %s", token, resp.Status, resp.Header, body)
+		}
 	}
 }
 

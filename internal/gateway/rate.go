@@ -173,5 +173,5 @@ func (g *Gateway) Take(c Caller, s Surface) *problem.Error {
 		return nil
 	}
 	return problem.New(problem.RateLimited, "Wait as long as Retry-After says before the next request; more of them sooner will not help.",
-		"more than %d requests a minute on the surface %s", perMinute, s).With("retry_after", int64(math.Ceil(wait.Seconds())))
+		"more than %d requests a minute on the surface %s", perMinute, s).With(problem.RetryAfter, int64(math.Ceil(wait.Seconds())))
 }

@@ -33,7 +33,7 @@ func refuse(w http.ResponseWriter, r *http.Request, p *problem.Error) {
 	head.Set("Cache-Control", "no-store")
 	head.Set("Proxy-Status", fmt.Sprintf("clawjail; error=%s; details=%q", proxyError(p.Code), p.Code))
 	head.Set(HeaderRefusal, p.Code)
-	switch after := p.Details["retry_after"].(type) {
+	switch after := p.Details[problem.RetryAfter].(type) {
 	case int:
 		head.Set("Retry-After", strconv.Itoa(after))
 	case int64:

@@ -89,7 +89,7 @@ func (t *tunnel) open(ctx context.Context) *problem.Error {
 	}
 	if !t.counted {
 		return problem.New(problem.RateLimited, "Close tunnels that are not needed, then retry.", "more than %d tunnels are open", limit).
-			With("retry_after", int64(1))
+			With(problem.RetryAfter, int64(1))
 	}
 	g.observer.Tunnels(1)
 	var refusal *problem.Error

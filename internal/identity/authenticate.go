@@ -26,9 +26,6 @@ const (
 // usedEvery is how exactly a token's last use is known: a write for each request would be too much.
 const usedEvery = time.Minute
 
-// retryAfter is the detail of a refusal that says for how many seconds to wait.
-const retryAfter = "retry_after_seconds"
-
 // Authenticate finds out whose key was presented. remote is where it came from, see [ClientAddr].
 //
 // A place that has presented too many wrong keys waits, whatever it presents now (rate_limited; [RetryAfter] says how
@@ -79,7 +76,7 @@ func (s *Service) RateLimited(ctx context.Context, remote netip.Addr) error {
 		return nil
 	}
 	err := problem.New(problem.RateLimited, "wait, then send a valid key", "too many wrong keys came from your address").
-		With(retryAfter, int(math.Ceil(wait.Seconds())))
+		With(problem.RetryAfter, int(math.Ceil(wait.Seconds())))
 	if !first {
 		return err
 	}
@@ -102,7 +99,7 @@ func RetryAfter(err error) (time.Duration, bool) {
 	if !ok {
 		return 0, false
 	}
-	seconds, ok := p.Details[retryAfter].(int)
+	seconds, ok := p.Details[problem.RetryAfter].(int)
 	return time.Duration(seconds) * time.Second, ok
 }
 

@@ -31,6 +31,9 @@ type Error struct {
 	Details map[string]any
 }
 
+// RetryAfter is the detail that says for how many seconds to wait: an int or an int64, which HTTP has as Retry-After.
+const RetryAfter = "retry_after"
+
 // Unexpected is the message for an error that is no problem. The text of that error is for the log only.
 const Unexpected = "clawjail failed unexpectedly"
 

@@ -95,7 +95,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) *problem.Error {
 	}
 	if !h.begin(caller.Agent) {
 		return problem.New(problem.RateLimited, "Wait until one of them has ended.",
-			"%d requests of this agent are under way", atOnce).With("retry_after", 1)
+			"%d requests of this agent are under way", atOnce).With(problem.RetryAfter, 1)
 	}
 	defer h.end(caller.Agent)
 	held := &share{room: h.room, of: quota.Holder{Tenant: caller.Tenant, Agent: caller.Agent}}
@@ -190,7 +190,7 @@ func origin(s egress.Service, how egress.Injection) (*url.URL, *problem.Error) {
 // noRoom is for an agent whose requests hold too much memory, or one among many that do.
 func noRoom() *problem.Error {
 	return problem.New(problem.RateLimited, "Wait until the large requests that are under way have ended, or ask for less at once.",
-		"too many large requests are under way").With("retry_after", 5)
+		"too many large requests are under way").With(problem.RetryAfter, 5)
 }
 
 // whole reads an answer.

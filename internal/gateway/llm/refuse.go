@@ -61,7 +61,7 @@ func passing(p *problem.Error) bool {
 // retryAfter is in whole seconds, at least one. A budget is whole again when the day ends.
 func (h *Handler) retryAfter(p *problem.Error) int {
 	seconds := 1.0
-	switch n := p.Details["retry_after"].(type) {
+	switch n := p.Details[problem.RetryAfter].(type) {
 	case int:
 		seconds = float64(n)
 	case int64:

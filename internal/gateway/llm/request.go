@@ -316,7 +316,7 @@ func holderOf(c gateway.Caller) quota.Holder { return quota.Holder{Tenant: c.Ten
 
 func fullHeld() *problem.Error {
 	return problem.New(problem.RateLimited, "wait for the requests that are under way", "too many large requests are under way").
-		With("retry_after", 5)
+		With(problem.RetryAfter, 5)
 }
 
 // readBody reads the whole body: the name of the model may be its last word. It returns how much of the memory for bodies
