@@ -1,6 +1,8 @@
 package mcpserver
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -177,6 +179,28 @@ func TestIdleInstancesMakeRoom(t *testing.T) {
 	if w.started() != 5 || w.running() != 3 {
 		t.Errorf("%d were started and %d run", w.started(), w.running())
 	}
+}
+
+func TestAStartThatWaitsForAPlaceSaysWhyItEnds(t *testing.T) {
+	w := newFixture(t, files())
+	w.places(1, 1)
+	leave, err := w.enterPlace(t.Context(), "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leave()
+	ends := &run{ending: true, gone: make(chan struct{})}
+	w.Service.mu.Lock()
+	w.runs[ends] = "default"
+	w.Service.mu.Unlock()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errChanged)
+	if _, err := w.enterPlace(ctx, "default"); !errors.Is(err, errChanged) {
+		t.Errorf("it says %v", err)
+	}
+	w.Service.mu.Lock()
+	delete(w.runs, ends)
+	w.Service.mu.Unlock()
 }
 
 func TestWhatIsCalledMakesNoRoom(t *testing.T) {

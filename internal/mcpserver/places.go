@@ -24,7 +24,7 @@ func (s *Service) enterPlace(ctx context.Context, tenant string) (leave func(), 
 		select {
 		case <-gone:
 		case <-ctx.Done():
-			return nil, errClosing()
+			return nil, context.Cause(ctx)
 		}
 	}
 }
