@@ -74,12 +74,12 @@ func pipe(dst, src net.Conn, moved func(int), buffers *bufferPool) error {
 	for {
 		buf, n, err := read()
 		if n > 0 {
+			moved(n) // before the other side knows of it
 			_, writeErr := dst.Write(buf[:n])
 			buffers.Put(buf)
 			if writeErr != nil {
 				return fmt.Errorf("write: %w", writeErr)
 			}
-			moved(n)
 		} else if buf != nil {
 			buffers.Put(buf)
 		}
