@@ -60,7 +60,7 @@ func (g *Gateway) handle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	ctx := r.Context()
-	if refusal := g.stands(ctx, c); refusal != nil {
+	if refusal := g.requireValidAgent(ctx, c); refusal != nil {
 		w.Header().Set("Connection", "close")
 		refuse(w, r, refusal)
 		return
@@ -69,7 +69,7 @@ func (g *Gateway) handle(w http.ResponseWriter, r *http.Request) {
 	if refusal != nil {
 		w.Header().Set("Connection", "close")
 	} else {
-		refusal = g.agrees(ctx, c, r)
+		refusal = g.requireMatchingToken(ctx, c, r)
 	}
 	if refusal != nil {
 		if g.quotas.line(who.account(), g.now()) {

@@ -23,13 +23,13 @@ type Keys interface {
 // farewell is how long an answer of the gateway's own may take that tells an agent that it was cut off.
 const farewell = time.Second
 
-// stands makes sure that the agent of a connection may still do anything, and that the connection ends when it may not.
-// It asks once per connection: what is cut later is closed.
-func (g *Gateway) stands(ctx context.Context, c *conn) *problem.Error {
+// requireValidAgent refuses a connection whose agent is revoked (forbidden), and closes one whose agent is revoked later. It asks
+// once per connection. The code is database_unavailable when the database cannot say.
+func (g *Gateway) requireValidAgent(ctx context.Context, c *conn) *problem.Error {
 	if g.keys == nil || c.caller.Agent == "" || c.held || c.tunnel != nil {
 		return nil
 	}
-	err := g.hold(ctx, c, holdsAgent, identity.OfJail(c.caller.Agent, c.caller.Tenant))
+	err := g.closeWhenInvalid(ctx, c, holdsAgent, identity.OfJail(c.caller.Agent, c.caller.Tenant))
 	if err == nil {
 		c.held = true
 		return nil
@@ -40,9 +40,10 @@ func (g *Gateway) stands(ctx context.Context, c *conn) *problem.Error {
 	return problem.Wrap(err, problem.Forbidden, "Stop: an operator has revoked this agent, and retrying does not help.", "the agent of this jail has been revoked")
 }
 
-// agrees makes sure that a token, where one is presented, is the agent's whose jail it is. Address and token must agree. Of a
-// caller that is [Caller.Keyed] nothing is taken without a token: one per connection is enough, which ends with it.
-func (g *Gateway) agrees(ctx context.Context, c *conn, r *http.Request) *problem.Error {
+// requireMatchingToken refuses a token that is not of the agent whose jail it is (token_mismatch), and a caller that is
+// [Caller.Keyed] without one: one per connection is enough, which is closed when the token ends. The code is rate_limited or
+// database_unavailable when the token cannot be checked now.
+func (g *Gateway) requireMatchingToken(ctx context.Context, c *conn, r *http.Request) *problem.Error {
 	values := r.Header.Values("Proxy-Authorization")
 	if c.tunnel != nil {
 		return nil // there the header is for somebody else, and goes no further than here
@@ -87,15 +88,16 @@ func (g *Gateway) agrees(ctx context.Context, c *conn, r *http.Request) *problem
 	if by.Kind != identity.KindAgent || by.ID != c.caller.Agent || c.caller.Keyed && by.Scope != "" {
 		return mismatch(nil)
 	}
-	if err := g.hold(ctx, c, holdsToken, by); err != nil {
+	if err := g.closeWhenInvalid(ctx, c, holdsToken, by); err != nil {
 		return mismatch(err)
 	}
 	c.token = hash
 	return nil
 }
 
-// hold has a connection closed when the principal is cut off.
-func (g *Gateway) hold(ctx context.Context, c *conn, what int, p identity.Principal) error {
+// closeWhenInvalid has a connection closed when the principal is cut off. An error says that it is already (unauthorized), or that
+// the database cannot say.
+func (g *Gateway) closeWhenInvalid(ctx context.Context, c *conn, what int, p identity.Principal) error {
 	release, err := g.keys.WatchValidity(ctx, p, func(error) {
 		end := func() {
 			// However closing goes, what is open on it ends.
