@@ -17,8 +17,8 @@ func subnet(ctx context.Context, e *exam) Result {
 	case err == nil:
 		id = in.ID
 		if configured.IsValid() && configured.Masked() != in.Subnet {
-			return fails("the subnet is configured as %s, and this installation was made with %s", configured, in.Subnet).
-				hint("remove subnet from the configuration, or end the jails and make a new installation")
+			return fails("the subnet is configured as %s, and this installation has %s", configured, in.Subnet).
+				hint("remove subnet from the configuration; once no jails are left, the next start takes the configured one")
 		}
 		configured = in.Subnet
 	case errors.Is(err, fs.ErrPermission):

@@ -1,6 +1,7 @@
 package hostd
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -9,11 +10,14 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -49,7 +53,7 @@ func OpenInstallation(ctx context.Context, dir string, configured netip.Prefix, 
 				return Installation{}, fmt.Errorf("choose a subnet: %w", err)
 			}
 		}
-		if err := writeInstallation(root, in); err != nil {
+		if err := writeInstallation(root, in, root.Link); err != nil {
 			return Installation{}, fullDisk(fmt.Errorf("make the installation: %w", err))
 		}
 		in, err = readInstallation(root) // another process may have been first
@@ -59,10 +63,59 @@ func OpenInstallation(ctx context.Context, dir string, configured netip.Prefix, 
 	}
 	if configured.IsValid() && configured.Masked() != in.Subnet {
 		return Installation{}, problem.New(problem.BadConfig,
-			"remove subnet from the configuration, or stop clawjail, end its jails and move "+InstallationFile+" away",
-			"the subnet is configured as %s, but this installation was made with %s", configured, in.Subnet)
+			"remove subnet from the configuration, or stop clawjail and end its jails: sudo clawjail uninstall, which keeps all data",
+			"the subnet is configured as %s, but this installation has jails in %s", configured, in.Subnet)
 	}
 	return in, nil
+}
+
+// settle opens the installation for a start. While it has no jails its network may change: to the configured one, or to a free
+// one where its own is another's by now. Nothing is written before the network is known to be free.
+func (o RunOptions) settle(ctx context.Context) (Installation, error) {
+	in, found, err := FindInstallation(o.Config)
+	if err != nil {
+		return in, err
+	}
+	open := func() (Installation, error) {
+		return OpenInstallation(ctx, o.Config.DataDir, o.Config.Subnet, o.Substrate.FreeSubnet, o.Now)
+	}
+	want := cmp.Or(o.Config.Subnet.Masked(), in.Subnet)
+	if o.Substrate.CheckSubnet == nil || o.Config.Kubernetes.On() || want == (netip.Prefix{}) || found && hasRecords(o.Config) {
+		return open()
+	}
+	err = o.Substrate.CheckSubnet(ctx, in.ID, want)
+	if err != nil && !o.Config.Subnet.IsValid() {
+		o.Log.Warn("the network of the installation is another's by now, so it gets a free one", "error", err)
+		want, err = o.Substrate.FreeSubnet(ctx, in.ID)
+	}
+	switch {
+	case err != nil || want == in.Subnet:
+		return in, err
+	case !found:
+		return open()
+	}
+	root, err := os.OpenRoot(o.Config.DataDir)
+	if err != nil {
+		return in, fmt.Errorf("open the data directory: %w", err)
+	}
+	defer root.Close() // what is written is synced
+	in.Subnet = want
+	if err := writeInstallation(root, in, root.Rename); err != nil {
+		return in, fullDisk(fmt.Errorf("change the network of the installation: %w", err))
+	}
+	return in, nil
+}
+
+// hasRecords says whether there are jails or containers in the journals. A journal that cannot be read may have some.
+func hasRecords(c config.Config) bool {
+	for _, dir := range []string{journalPath(c), containerJournalPath(c)} {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) ||
+			slices.ContainsFunc(entries, func(e os.DirEntry) bool { return filepath.Ext(e.Name()) == recordSuffix }) {
+			return true
+		}
+	}
+	return false
 }
 
 // randomID is a letter and three letters or digits: 26 * 36³, about 1.2 million.
@@ -77,9 +130,9 @@ func randomID() jail.Installation {
 	return jail.Installation(id)
 }
 
-// writeInstallation puts the complete file in its place unless there is one: a link, unlike a rename, never
-// replaces. That somebody was first is not an error.
-func writeInstallation(root *os.Root, in Installation) error {
+// writeInstallation puts the complete file in its place: with a link, unlike a rename, unless there is one. That somebody was
+// first is not an error.
+func writeInstallation(root *os.Root, in Installation, put func(from, to string) error) error {
 	data, err := json.Marshal(in, jsontext.WithIndent("  "))
 	if err != nil {
 		return err
@@ -95,12 +148,16 @@ func writeInstallation(root *os.Root, in Installation) error {
 	}
 	err = errors.Join(err, f.Close())
 	if err == nil {
-		err = root.Link(temp, InstallationFile)
+		err = put(temp, InstallationFile)
 	}
 	if errors.Is(err, fs.ErrExist) {
 		err = nil
 	}
-	return errors.Join(err, root.Remove(temp), syncDir(root))
+	gone := root.Remove(temp)
+	if errors.Is(gone, fs.ErrNotExist) {
+		gone = nil // renamed
+	}
+	return errors.Join(err, gone, syncDir(root))
 }
 
 func syncDir(root *os.Root) error {

@@ -3,6 +3,7 @@ package hostd
 import (
 	"context"
 	"errors"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 )
@@ -80,6 +82,48 @@ func TestAConfiguredSubnetDecidesAndMayNotChange(t *testing.T) {
 	}
 	if _, err := OpenInstallation(t.Context(), dir, netip.Prefix{}, nil, time.Now); err != nil {
 		t.Errorf("no subnet any more: %v", err)
+	}
+}
+
+// TestAWrongSubnetDoesNotBrickAnInstallation has a host on which something else uses 10.77.0.0/16.
+func TestAWrongSubnetDoesNotBrickAnInstallation(t *testing.T) {
+	taken, other, none := netip.MustParsePrefix("10.77.0.0/16"), netip.MustParsePrefix("10.79.0.0/16"), netip.Prefix{}
+	o := RunOptions{Config: config.Config{DataDir: t.TempDir()}, Now: time.Now, Log: debugLog(io.Discard), Substrate: Substrate{FreeSubnet: subnet("10.213.0.0/20"),
+		CheckSubnet: func(_ context.Context, _ jail.Installation, p netip.Prefix) error {
+			return jail.CheckSubnet(p, []jail.Occupied{{Network: taken}})
+		}}}
+	file := filepath.Join(o.Config.DataDir, InstallationFile)
+	settle := func(configured netip.Prefix) (Installation, error) {
+		o.Config.Subnet = configured
+		return o.settle(t.Context())
+	}
+	if _, err := settle(taken); !hasCode(err, problem.BadConfig) {
+		t.Errorf("a network that is in use: %v", err)
+	}
+	if _, err := os.Stat(file); err == nil {
+		t.Error("the refused network is written down")
+	}
+	if err := os.WriteFile(file, []byte(`{"id":"k3x9","subnet":"10.77.0.0/16","created":"2026-01-02T03:04:05Z"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ configured, want netip.Prefix }{{none, netip.MustParsePrefix("10.213.0.0/20")}, {other, other}, {none, other}} {
+		in, err := settle(c.configured)
+		again, found, readErr := FindInstallation(o.Config)
+		if err != nil || in.Subnet != c.want || in.ID != "k3x9" || again != in || !found || readErr != nil {
+			t.Errorf("%v: %v, %v, and on the disk %v, %v", c.configured, in, err, again, readErr)
+		}
+	}
+	if entries, err := os.ReadDir(o.Config.DataDir); err != nil || len(entries) != 1 {
+		t.Errorf("files: %v, %v", entries, err)
+	}
+	if err := errors.Join(os.Mkdir(journalPath(o.Config), 0o700), os.WriteFile(filepath.Join(journalPath(o.Config), "a"+recordSuffix), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := settle(netip.MustParsePrefix("10.80.0.0/16")); !hasCode(err, problem.BadConfig) {
+		t.Errorf("another network while there are jails: %v", err)
+	}
+	if in, err := settle(none); err != nil || in.Subnet != other {
+		t.Errorf("the network of the jails: %v, %v", in, err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -32,7 +33,7 @@ func ReapWithout(ctx context.Context, o RunOptions, how jail.ReapOptions) (repor
 	if err := makeFolders(o.Config, control); err != nil {
 		return report, err
 	}
-	o.Config.AppArmor = config.AppArmorOff // jails are only ended: what profiles need is not asked for
+	o = o.ending()
 	err = o.withParts(ctx, func(in Installation, pool *jail.Pool, parts Parts, journal jail.Journal) (err error) {
 		defer func() { err = errors.Join(err, parts.Close(context.WithoutCancel(ctx))) }()
 		consoles, err := stdio.New(stdio.Options{Installation: in.ID, Dir: consolesDir(o.Config), Logs: LogsDir(o.Config),
@@ -61,6 +62,12 @@ func ReapWithout(ctx context.Context, o RunOptions, how jail.ReapOptions) (repor
 	return report, err
 }
 
+// ending are the options of one that only ends jails: it asks for nothing that profiles need, and takes the network as it is.
+func (o RunOptions) ending() RunOptions {
+	o.Config.AppArmor, o.Config.Subnet, o.Substrate.CheckSubnet = config.AppArmorOff, netip.Prefix{}, nil
+	return o
+}
+
 // withParts takes the locks of an installation and assembles its driver.
 func (o RunOptions) withParts(ctx context.Context, use func(Installation, *jail.Pool, Parts, jail.Journal) error) (err error) {
 	locked, err := lock(lockPath(o.Config))
@@ -74,7 +81,7 @@ func (o RunOptions) withParts(ctx context.Context, use func(Installation, *jail.
 	} else if finished && o.Log != nil {
 		o.Log.Info("a restore that had been interrupted is finished", "data_dir", o.Config.DataDir)
 	}
-	in, err := OpenInstallation(ctx, o.Config.DataDir, o.Config.Subnet, o.Substrate.FreeSubnet, o.Now)
+	in, err := o.settle(ctx)
 	if err != nil {
 		return err
 	}

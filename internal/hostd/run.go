@@ -22,8 +22,11 @@ import (
 // Substrate is what an operating system contributes to a host daemon.
 type Substrate struct {
 	// FreeSubnet finds a network for the jails of an installation that nothing else on the host uses. It is
-	// asked once per installation.
+	// asked once per installation, and again when its network is another's by now.
 	FreeSubnet func(ctx context.Context, id jail.Installation) (netip.Prefix, error)
+	// CheckSubnet is an error when something else on the host uses a network. May be nil: the network of an
+	// installation never changes then.
+	CheckSubnet func(ctx context.Context, id jail.Installation, subnet netip.Prefix) error
 	// Assemble makes the five parts.
 	Assemble func(ctx context.Context, c config.Config, id jail.Installation, pool *jail.Pool, log *slog.Logger) (Parts, error)
 	// Containers makes the driver of containers. May be nil: there are none on this operating system.

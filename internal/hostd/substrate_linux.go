@@ -14,8 +14,9 @@ func ThisHost() Substrate {
 		FreeSubnet: func(ctx context.Context, id jail.Installation) (netip.Prefix, error) {
 			return linux.FreeSubnet(ctx, id, jail.DefaultSubnets())
 		},
-		Assemble:   Assemble,
-		Containers: OpenContainers,
-		Uninstall:  Uninstall,
+		CheckSubnet: linux.CheckSubnet,
+		Assemble:    Assemble,
+		Containers:  OpenContainers,
+		Uninstall:   Uninstall,
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -93,7 +94,7 @@ func Withdraw(ctx context.Context, o RunOptions, how WithdrawOptions) (err error
 	if os.Geteuid() != 0 {
 		return problem.New(problem.NoRoot, "run it with sudo", "taking clawjail off the host needs root")
 	}
-	_, found, err := FindInstallation(o.Config)
+	in, found, err := FindInstallation(o.Config)
 	if err != nil || !found {
 		return err
 	}
@@ -114,9 +115,16 @@ func Withdraw(ctx context.Context, o RunOptions, how WithdrawOptions) (err error
 		}
 	}
 
-	o.Config.AppArmor = config.AppArmorOff // jails are only ended: what profiles need is not asked for
-	return o.withParts(ctx, func(in Installation, pool *jail.Pool, parts Parts, journal jail.Journal) error {
-		if err := o.withdrawJails(ctx, in, pool, parts, journal, how); err != nil {
+	// Where something else has its network, and it has no jails, no driver is made, which would take addresses of others.
+	end := o.withdrawJails
+	if check := o.Substrate.CheckSubnet; check != nil && !o.Config.Kubernetes.On() && !hasRecords(o.Config) && check(ctx, in.ID, in.Subnet) != nil {
+		o.Substrate.Assemble = func(context.Context, config.Config, jail.Installation, *jail.Pool, *slog.Logger) (Parts, error) {
+			return Parts{}, nil
+		}
+		end = o.withdrawShared
+	}
+	return o.ending().withParts(ctx, func(in Installation, pool *jail.Pool, parts Parts, journal jail.Journal) error {
+		if err := end(ctx, in, pool, parts, journal, how); err != nil {
 			return err
 		}
 		if how.Then == nil {
@@ -124,6 +132,37 @@ func Withdraw(ctx context.Context, o RunOptions, how WithdrawOptions) (err error
 		}
 		return how.Then(ctx, in)
 	})
+}
+
+// withdrawShared removes what jails shared, where there are none.
+func (o RunOptions) withdrawShared(ctx context.Context, in Installation, pool *jail.Pool, _ Parts, _ jail.Journal, how WithdrawOptions) (err error) {
+	containers, err := o.withdrawnContainers(in)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	if containers != nil {
+		errs = append(errs, o.withdrawEngine(ctx, containers, how, false), containers.Close(context.WithoutCancel(ctx)))
+	}
+	if o.Substrate.Uninstall != nil {
+		errs = append(errs, o.Substrate.Uninstall(ctx, o.Config, in.ID, pool))
+	}
+	return errors.Join(errs...)
+}
+
+// withdrawEngine removes what an engine has of an installation. One that does not answer is no error when none of its containers
+// can be left.
+func (o RunOptions) withdrawEngine(ctx context.Context, containers Containers, how WithdrawOptions, left bool) error {
+	remove := containers.RemoveNetwork
+	if how.Volumes {
+		remove = containers.Uninstall
+	}
+	err := remove(ctx)
+	if problem.CodeOf(err) == problem.RuntimeMissing && !left {
+		o.Log.Warn("the engine of containers does not answer: if it has a network or volumes of this installation, they stay", "error", err)
+		return nil
+	}
+	return err
 }
 
 func (o RunOptions) withdrawJails(ctx context.Context, in Installation, pool *jail.Pool, parts Parts, journal jail.Journal, how WithdrawOptions) (err error) {
@@ -164,16 +203,7 @@ func (o RunOptions) withdrawJails(ctx context.Context, in Installation, pool *ja
 	left, unlisted := m.list(ctx)
 	errs = append(errs, unlisted)
 	if containers != nil {
-		remove := containers.RemoveNetwork
-		if how.Volumes {
-			remove = containers.Uninstall
-		}
-		err := remove(ctx)
-		if problem.CodeOf(err) == problem.RuntimeMissing && !slices.ContainsFunc(left, func(s jail.Status) bool { return s.Name.InContainer() }) {
-			o.Log.Warn("the engine of containers does not answer: if it has a network or volumes of this installation, they stay", "error", err)
-			err = nil
-		}
-		errs = append(errs, err)
+		errs = append(errs, o.withdrawEngine(ctx, containers, how, slices.ContainsFunc(left, func(s jail.Status) bool { return s.Name.InContainer() })))
 	}
 	errs = append(errs, end())
 	if len(left) > 0 || unlisted != nil {

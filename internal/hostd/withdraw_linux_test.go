@@ -2,9 +2,11 @@ package hostd
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,6 +69,28 @@ func TestADeadEngineOfContainersDoesNotStopAnUninstall(t *testing.T) {
 		err := Withdraw(t.Context(), o, WithdrawOptions{Volumes: volumes, Then: func(context.Context, Installation) error { then = true; return nil }})
 		if err != nil || *shared || !then {
 			t.Errorf("volumes %v: what jails share is there: %v, the rest was done: %v, %v", volumes, *shared, then, err)
+		}
+	}
+}
+
+// TestASubnetOfOthersDoesNotStopAnUninstall has a configured subnet that is another than the installation's, which something
+// else uses by now. No driver can be made then.
+func TestASubnetOfOthersDoesNotStopAnUninstall(t *testing.T) {
+	o, shared := withdrawing(t)
+	o.Config.Subnet = netip.MustParsePrefix("10.79.0.0/16")
+	taken := errors.New("something else uses it")
+	assemble := o.Substrate.Assemble
+	for _, wrong := range []error{nil, taken} {
+		o.Substrate.CheckSubnet = func(context.Context, jail.Installation, netip.Prefix) error { return wrong }
+		o.Substrate.Assemble = func(ctx context.Context, c config.Config, id jail.Installation, pool *jail.Pool, log *slog.Logger) (Parts, error) {
+			parts, err := assemble(ctx, c, id, pool, log)
+			return parts, errors.Join(wrong, err)
+		}
+		*shared = true
+		then := false
+		err := Withdraw(t.Context(), o, WithdrawOptions{Then: func(context.Context, Installation) error { then = true; return nil }})
+		if err != nil || *shared || !then {
+			t.Errorf("subnet %v: what jails share is there: %v, the rest was done: %v, %v", wrong, *shared, then, err)
 		}
 	}
 }
