@@ -32,7 +32,7 @@ func (s *Service) List(ctx context.Context, by identity.Principal, tenant string
 func (s *Service) Get(ctx context.Context, by identity.Principal, tenant, name string) (Status, error) {
 	tenant = by.TenantOr(tenant)
 	agents, err := s.o.Identity.Agents(ctx, by, tenant)
-	if problem.CodeOf(err) == problem.NotFound {
+	if by.Hides(err) {
 		return Status{}, noAgent(name)
 	}
 	if err != nil {

@@ -284,7 +284,7 @@ func (p *processes) running(agent string) (count int) {
 func (s *Service) whose(ctx context.Context, by identity.Principal, op identity.Operation, tenant, name string) (identity.Agent, error) {
 	tenant = by.TenantOr(tenant)
 	if err := s.processes.with.Identity.Authorize(ctx, by, op, tenant); err != nil {
-		if problem.CodeOf(err) == problem.NotFound {
+		if by.Hides(err) {
 			return identity.Agent{}, noAgent(name)
 		}
 		return identity.Agent{}, err

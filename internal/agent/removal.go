@@ -11,7 +11,6 @@ import (
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/jail"
-	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // A removal takes several steps in two processes. It is written down before the first of them, and the note goes last: an
@@ -151,7 +150,7 @@ func (s *Service) inTurn(ctx context.Context, tenant string, do func() error) er
 func (s *Service) RemoveAgent(ctx context.Context, by identity.Principal, tenant, name string, o RemoveOptions) error {
 	tenant = by.TenantOr(tenant)
 	if err := s.may(ctx, by, identity.AgentDelete, tenant); err != nil {
-		if problem.CodeOf(err) == problem.NotFound {
+		if by.Hides(err) {
 			return noAgent(name)
 		}
 		return err

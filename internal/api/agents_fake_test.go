@@ -47,7 +47,7 @@ func (a *ownedAgents) permit(ctx context.Context, by identity.Principal, op iden
 func (a *ownedAgents) one(ctx context.Context, by identity.Principal, op identity.Operation, tenant, name string) (identity.Agent, error) {
 	missing := problem.New(problem.NotFound, "list them: clawjail agent ls", "there is no agent %q", name)
 	if err := a.permit(ctx, by, op, tenant); err != nil {
-		if problem.CodeOf(err) == problem.NotFound {
+		if by.Hides(err) {
 			return identity.Agent{}, missing
 		}
 		return identity.Agent{}, err
@@ -239,6 +239,6 @@ func (s ownedServers) Remove(ctx context.Context, by identity.Principal, _ strin
 	return s.change(ctx, by)
 }
 
-func (s ownedServers) Test(ctx context.Context, by identity.Principal, _, name string) (mcpserver.Report, error) {
-	return mcpserver.Report{Name: name}, s.change(ctx, by)
+func (s ownedServers) Test(ctx context.Context, by identity.Principal, tenant, name string) (mcpserver.Report, error) {
+	return mcpserver.Report{Name: name}, s.authority.AuthorizeWith(ctx, by, identity.ServerChange, identity.Object{Tenant: by.TenantOr(tenant)})
 }

@@ -403,13 +403,15 @@ func TestEveryRouteAnswersAsTheTableSays(t *testing.T) {
 	}
 }
 
-// A thing that does not exist is the caller's mistake, and no failure.
-func TestATenantThatDoesNotExistIsNoFailure(t *testing.T) {
+// A tenant that does not exist is the caller's mistake, and never one that has nothing.
+func TestATenantThatDoesNotExistIsSaidToBeNone(t *testing.T) {
 	w := newFixture(t)
 	s := &sweeper{fixture: w}
 	for route, e := range whatEveryRouteDoes() {
 		for _, there := range []bool{true, false} {
-			if a := s.ask("admin", route, e, there, "nosuch"); a.StatusCode >= http.StatusInternalServerError {
+			a := s.ask("admin", route, e, there, "nosuch")
+			names := strings.Contains(e.query+e.body, "TENANT")
+			if a.StatusCode >= http.StatusInternalServerError || names && (a.StatusCode != http.StatusNotFound || !strings.Contains(a.body, `there is no tenant \"nosuch\"`)) {
 				t.Errorf("%s: %d %s", route, a.StatusCode, a.body)
 			}
 		}

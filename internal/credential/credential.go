@@ -93,7 +93,7 @@ func (s *Service) may(ctx context.Context, by identity.Principal, op identity.Op
 // mayWith is may for one thing, which a stranger is told that it does not exist.
 func (s *Service) mayWith(ctx context.Context, by identity.Principal, op identity.Operation, tenant string, missing error) error {
 	err := s.may(ctx, by, op, tenant)
-	if problem.CodeOf(err) == problem.NotFound {
+	if by.Hides(err) {
 		return missing
 	}
 	return err

@@ -176,7 +176,7 @@ func (b *Book) may(ctx context.Context, by identity.Principal, op identity.Opera
 // mayWith is may for one thing, which a stranger is told that it does not exist.
 func (b *Book) mayWith(ctx context.Context, by identity.Principal, op identity.Operation, of scope, missing error) error {
 	err := b.may(ctx, by, op, of)
-	if problem.CodeOf(err) == problem.NotFound {
+	if by.Hides(err) {
 		return missing
 	}
 	return err

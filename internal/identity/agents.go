@@ -301,6 +301,9 @@ func (s *Service) AgentFor(ctx context.Context, by Principal, op Operation, tena
 // agent looks one up for an operation. One of another tenant's does not exist.
 func (s *Service) agent(ctx context.Context, by Principal, op Operation, tenant, name string) (Agent, error) {
 	err := s.Authorize(ctx, by, op, tenant)
+	if err != nil && !by.Hides(err) {
+		return Agent{}, err
+	}
 	var a Agent
 	if err == nil {
 		a, err = s.o.Store.Agent(ctx, tenant, name)
@@ -308,10 +311,8 @@ func (s *Service) agent(ctx context.Context, by Principal, op Operation, tenant,
 	switch {
 	case err == nil:
 		return a, nil
-	case errors.Is(err, store.ErrNotFound), problem.CodeOf(err) == problem.NotFound:
+	case errors.Is(err, store.ErrNotFound), by.Hides(err):
 		return Agent{}, problem.New(problem.NotFound, "list them: clawjail agent ls", "there is no agent %q", texts.Clip(name, 80))
-	case problem.CodeOf(err) == problem.Forbidden:
-		return Agent{}, err
 	}
 	return Agent{}, fmt.Errorf("look up an agent: %w", err)
 }

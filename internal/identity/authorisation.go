@@ -7,6 +7,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/base/texts"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/store"
 )
 
 // Operation is something that a principal may or may not do. Its name is the action in the audit log too.
@@ -374,14 +375,29 @@ func forbidden(op Operation) error {
 		"you may not do this: %s", op)
 }
 
-// Authorize is [Can], with a refusal written down.
-func (s *Service) Authorize(_ context.Context, p Principal, op Operation, tenant string) error {
-	return s.Refuse(p, op, tenant, Can(p, op, tenant))
+// Authorize is [Can], with a refusal written down. A principal of all tenants gets not_found for a tenant that does not exist;
+// others get it for every tenant but their own.
+func (s *Service) Authorize(ctx context.Context, p Principal, op Operation, tenant string) error {
+	return s.AuthorizeWith(ctx, p, op, Object{Tenant: tenant, Agent: p.ID})
 }
 
-// AuthorizeWith is [CanWith], with a refusal written down.
-func (s *Service) AuthorizeWith(_ context.Context, p Principal, op Operation, object Object) error {
-	return s.Refuse(p, op, object.Tenant, CanWith(p, op, object))
+// AuthorizeWith is [CanWith], with a refusal written down, and not_found as [Service.Authorize] has it.
+func (s *Service) AuthorizeWith(ctx context.Context, p Principal, op Operation, object Object) error {
+	err := s.Refuse(p, op, object.Tenant, CanWith(p, op, object))
+	// Where there is a session there is its tenant.
+	if err != nil || p.Tenant != "" || object.Session != "" || object.Tenant == "" || object.Tenant == store.DefaultTenant || op == TenantCreate {
+		return err
+	}
+	if _, err = s.tenant(ctx, object.Tenant); problem.CodeOf(err) == problem.NotFound {
+		return err
+	}
+	return nil // a store that does not answer says so to what is done next
+}
+
+// Hides says whether an error says that something does not exist for a principal, who is told so in the words for such a thing.
+// The error of a tenant that does not exist is told as it is to those of all tenants.
+func (p Principal) Hides(err error) bool {
+	return p.Tenant != "" && problem.CodeOf(err) == problem.NotFound
 }
 
 // Refuse records a refusal, if err is one: nil stays nil. It is recorded for the principal's tenant, whatever tenant was asked for, so that

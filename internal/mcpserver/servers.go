@@ -367,10 +367,10 @@ func noServer(name string) error {
 // Test starts a server for a tenant, beside those that run, asks for what it offers, and ends it. A failure is in the
 // report.
 func (s *Service) Test(ctx context.Context, by identity.Principal, tenant, name string) (Report, error) {
-	if err := s.o.Identity.AuthorizeWith(ctx, by, identity.ServerChange, identity.Object{}); err != nil {
+	tenant = by.TenantOr(tenant)
+	if err := s.o.Identity.AuthorizeWith(ctx, by, identity.ServerChange, identity.Object{Tenant: tenant}); err != nil {
 		return Report{}, err
 	}
-	tenant = by.TenantOr(tenant)
 	all, err := s.servers(ctx)
 	if err != nil {
 		return Report{}, err

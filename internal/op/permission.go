@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
+	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/vault"
 )
 
 // AllowRequest is the body that permits an agent the use of an account.
@@ -96,6 +99,27 @@ func allowedView(p grant.Permission) []Block {
 	return []Block{line("%s", text)}
 }
 
+// known refuses a name of nothing, for which an empty list would be no answer.
+func (in PermissionsListed) known(ctx context.Context, s Backend, by identity.Principal) error {
+	if in.Domain != "" {
+		all, err := s.Credentials.Cookies(ctx, by, in.Tenant)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(all, func(c vault.CookieSet) bool { return strings.EqualFold(c.Domain, in.Domain) }) {
+			return problem.New(problem.NotFound, "list them: clawjail cookies ls", "there is no account of %s", quote(in.Domain))
+		}
+	}
+	if in.Agent == "" {
+		return nil
+	}
+	all, err := s.People.Agents(ctx, by, by.Among(in.Tenant))
+	if err == nil && !slices.ContainsFunc(all, func(a identity.Agent) bool { return a.Name == in.Agent || a.ID == in.Agent }) {
+		err = problem.New(problem.NotFound, "list them: clawjail agent ls", "there is no agent %s", quote(in.Agent))
+	}
+	return err
+}
+
 // ListPermissions lists which agents may use which accounts without a grant.
 func ListPermissions() Op[PermissionsListed, Permissions] {
 	return Op[PermissionsListed, Permissions]{Method: http.MethodGet, Path: "/v1/account-permissions", ID: "list-account-permissions",
@@ -108,6 +132,9 @@ func ListPermissions() Op[PermissionsListed, Permissions] {
 				if (in.Domain == "" || strings.EqualFold(p.Domain, in.Domain)) && (in.Agent == "" || p.AgentName == in.Agent || p.Agent == in.Agent) {
 					out.Permissions = append(out.Permissions, p)
 				}
+			}
+			if err == nil && len(out.Permissions) == 0 {
+				err = in.known(ctx, s, by)
 			}
 			return out, err
 		},
