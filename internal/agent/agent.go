@@ -118,6 +118,8 @@ type Status struct {
 	Unwatched bool `json:"is_unwatched,omitempty"`
 	// Unfinished says that what was declared last is being done, or was not done to the end.
 	Unfinished bool `json:"is_unfinished,omitempty"`
+	// Over says that the time of its ttl is over. [MoreTime] starts it again.
+	Over bool `json:"is_over,omitempty"`
 	// Processes are those that were started in jails of their own for it, or in its jail, and have not ended.
 	Processes int       `json:"processes"`
 	CreatedAt time.Time `json:"created_at"`

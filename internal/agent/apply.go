@@ -98,9 +98,18 @@ func (s *Service) Left(ctx context.Context, a identity.Agent) (time.Duration, er
 	}
 	left := s.rest(d.Agent.TTL, a)
 	if left <= 0 {
-		return 0, problem.New(problem.Conflict, "declare a longer ttl", "the time of the agent %s is over", a.Name)
+		return 0, isOver(a)
 	}
 	return min(left, maxTTL), nil
+}
+
+// MoreTime says how an agent whose time is over is started again.
+func MoreTime(tenant, name string) string {
+	return "declare a longer ttl, which counts from when it was made: clawjail agent add " + name + identity.InTenant(tenant) + " --ttl TIME --replace, or in its file"
+}
+
+func isOver(a identity.Agent) error {
+	return problem.New(problem.Conflict, MoreTime(a.Tenant, a.Name), "the time of the agent %s is over", a.Name)
 }
 
 // start gives the keeper what is declared, and the jail its token.

@@ -85,6 +85,7 @@ func (s *Service) statuses(ctx context.Context, tenant string, agents []store.Ag
 		if st.ID == "" {
 			st.CreatedAt = d.entry.CreatedAt
 		}
+		st.Over = timeIsOver(d.Agent, st.CreatedAt, s.o.Now())
 		if at := d.nodeAmong(nodes); at != nil {
 			st.Node, st.Unwatched = at.Name, false
 		}
@@ -125,7 +126,10 @@ func (s *Service) RestartAgent(ctx context.Context, by identity.Principal, tenan
 	case !a.RevokedAt.IsZero():
 		return problem.New(problem.Conflict, "restore it first: clawjail agent restore "+a.Name, "the agent %s is revoked", a.Name)
 	case k.Stopped:
-		return problem.New(problem.Conflict, "sync its file again: clawjail agent sync", "the jail of %s is stopped", a.Name)
+		if _, err := s.Left(ctx, a); err != nil {
+			return err
+		}
+		return problem.New(problem.Conflict, "declare it again: clawjail agent add, or clawjail agent sync for one of a file", "the jail of %s is stopped", a.Name)
 	}
 	return s.recorded(ctx, by, identity.AgentRestart, a, nil, func() error { return s.o.Keeper.RestartKept(ctx, a.Tenant, a.Name) })
 }
@@ -154,7 +158,9 @@ func (s *Service) RotateToken(ctx context.Context, by identity.Principal, tenant
 	}
 	life := identity.NeverExpires
 	if d := declared[a.Name]; d != nil {
-		life = s.rest(d.Agent.TTL, a)
+		if life = s.rest(d.Agent.TTL, a); life != identity.NeverExpires && life < time.Second {
+			return isOver(a)
+		}
 	}
 	return s.o.Identity.ReplaceToken(ctx, by, a.Tenant, a.Name, life, overlap, func(key identity.Key) error {
 		if err := s.o.Keeper.SetToken(ctx, a.Tenant, a.Name, key.Reveal()); err != nil {

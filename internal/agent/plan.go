@@ -181,7 +181,7 @@ func (s *Service) decide(w *tenantState, t *task, tokenMissing bool) {
 	case revoked:
 		note("it is revoked, and its jail stays stopped: clawjail agent restore %s", t.step.Name)
 	case over:
-		note("its time of %s is over; a longer ttl starts it again", a.TTL)
+		note("its time of %s is over: %s", a.TTL, MoreTime(t.tenant, t.step.Name))
 	case t.step.Verb == Unchanged && t.kept.Phase == jail.PhaseEnded:
 		note("its program has ended, and its restart policy is %s", t.kept.Restart)
 	}

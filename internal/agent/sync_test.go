@@ -338,11 +338,22 @@ func TestTimeThatIsOverStopsAnAgent(t *testing.T) {
 	}
 	p, err := l.sync(file)
 	l.want("a sync afterwards", p, err, "unchanged bot")
-	if !strings.Contains(why(p, "bot"), "is over") {
+	if !strings.Contains(why(p, "bot"), "is over") || !strings.Contains(why(p, "bot"), MoreTime("default", "bot")) {
 		t.Errorf("the reasons are %q", why(p, "bot"))
+	}
+	for what, err := range map[string]error{"restart": l.RestartAgent(l.ctx, l.admin, "", "bot"), "rotate": l.RotateToken(l.ctx, l.admin, "", "bot", 0)} {
+		if said, ok := problem.As(err); !ok || said.Code != problem.Conflict || !strings.Contains(said.Message, "time") || said.Hint != MoreTime("default", "bot") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if st, err := l.Get(l.ctx, l.admin, "", "bot"); err != nil || !st.Over {
+		t.Errorf("%+v, %v", st, err)
 	}
 	p, err = l.sync(strings.Replace(file, "1h", "9h", 1))
 	l.want("more time", p, err, "restart bot")
+	if st, err := l.Get(l.ctx, l.admin, "", "bot"); err != nil || st.Over {
+		t.Errorf("with more time: %+v, %v", st, err)
+	}
 	if by, err := l.bearer(l.keeper.token("bot")); err != nil || by.Name != "bot" {
 		t.Errorf("its token is of no use: %v", err)
 	}

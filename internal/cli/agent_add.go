@@ -79,6 +79,13 @@ func (p *program) addAgent(cmd *cobra.Command, name string, command []string, o 
 		if _, err := fmt.Fprintln(cmd.OutOrStdout(), inAll(plan)); err != nil {
 			return err
 		}
+		for _, s := range plan.Steps {
+			if len(s.Why) > 0 {
+				if err := said(cmd, "%s: %s", s.Name, strings.Join(s.Why, "; ")); err != nil {
+					return err
+				}
+			}
+		}
 	}
 	return unfinished(plan)
 }

@@ -360,9 +360,10 @@ func (l *look) lookAgents() error {
 	if err != nil {
 		l.failed(AgentsUnknown, "Nobody can say how the jails of agents are: "+l.said("ask how the jails of agents are", err)+".", "")
 	}
-	phase := map[Subject]string{}
+	phase, over := map[Subject]string{}, map[Subject]bool{}
 	for _, s := range statuses {
 		who := Subject{Tenant: s.Tenant, Name: s.Name}
+		over[who] = s.Over
 		switch {
 		case s.Node != "":
 			phase[who] = agent.StateElsewhere
@@ -393,6 +394,11 @@ func (l *look) lookAgents() error {
 			continue
 		}
 		l.agents.States[cmp.Or(phase[who], "no jail")]++
+		if over[who] {
+			l.add(Attention{Code: AgentWithoutToken, Level: Notice, Sentence: "The time of " + l.called(a.Tenant, a.Name) + " is over, so it was stopped.",
+				Hint: agent.MoreTime(a.Tenant, a.Name)}, who)
+			continue
+		}
 		l.token(a, lives[a.ID], now)
 	}
 	return nil

@@ -33,6 +33,7 @@ type Agent struct {
 	Unwatched  bool       `json:"is_unwatched,omitempty" doc:"whether the state of its declared jail is unknown, because the host daemon does not answer"`
 	Node       string     `json:"node,omitempty" doc:"the control plane whose machine has its jail, where that is another one"`
 	Unfinished bool       `json:"is_unfinished,omitempty" doc:"whether its latest declaration is being carried out, or was not carried out to the end; declaring it again finishes that"`
+	Over       bool       `json:"is_over,omitempty" doc:"whether its ttl is over, so that it was stopped; declaring a longer one starts it again"`
 	Processes  int        `json:"processes,omitempty" doc:"number of programs that were started for the agent and still run"`
 }
 
@@ -83,7 +84,7 @@ func agentOf(g identity.Agent) Agent {
 // statusOf is an agent as the service has it.
 func statusOf(s agent.Status, now time.Time) Agent {
 	out := Agent{ID: s.ID, Name: s.Name, Tenant: s.Tenant, CreatedAt: s.CreatedAt, RevokedAt: s.RevokedAt, Declares: s.Declared != nil,
-		Node: s.Node, Unwatched: s.Unwatched, Unfinished: s.Unfinished, Processes: s.Processes}
+		Node: s.Node, Unwatched: s.Unwatched, Unfinished: s.Unfinished, Over: s.Over, Processes: s.Processes}
 	if s.Jail != nil {
 		kept := JailOf(*s.Jail, now)
 		out.Jail = &kept
@@ -96,6 +97,8 @@ func (a Agent) state() string {
 	switch {
 	case !a.RevokedAt.IsZero():
 		return "revoked"
+	case a.Over:
+		return "its ttl is over"
 	case a.Jail != nil && a.Jail.Crashes > 0:
 		return a.Jail.CrashLoop()
 	case a.Jail != nil:
@@ -202,6 +205,9 @@ func ShowAgent() Op[OneAgent, AgentDetails] {
 			pairs := [][2]any{{"name", a.Name}, {"tenant", a.Tenant}, {"id", a.ID}, {"state", a.state()}, {"made", a.CreatedAt}, {"revoked", when(a.RevokedAt)}}
 			if a.Jail != nil {
 				pairs = append(pairs, a.Jail.pairs()...)
+			}
+			if a.Over {
+				pairs = append(pairs, [2]any{"to start it", agent.MoreTime(a.Tenant, a.Name)})
 			}
 			if a.Processes > 0 {
 				pairs = append(pairs, [2]any{"processes", a.Processes})

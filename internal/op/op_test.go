@@ -100,3 +100,16 @@ func TestDescriptionsHaveNoMistakes(t *testing.T) {
 		t.Errorf("of eight planted mistakes it sees %q", planted)
 	}
 }
+
+func TestAnAgentWhoseTimeIsOverIsSaidToBeSo(t *testing.T) {
+	for _, over := range []bool{true, false} {
+		a := AgentDetails{Agent: Agent{Name: "bot", Tenant: "default", Declares: true, Over: over}}
+		if got := a.state() == "its ttl is over"; got != over {
+			t.Errorf("over %v: the state is %q", over, a.state())
+		}
+		hinted := slices.ContainsFunc(ShowAgent().View(a)[0].Pairs, func(pair [2]any) bool { return pair[0] == "to start it" })
+		if hinted != over {
+			t.Errorf("over %v: how to start it is said: %v", over, hinted)
+		}
+	}
+}
