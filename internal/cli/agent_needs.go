@@ -90,9 +90,27 @@ func noBuildFlag(cmd *cobra.Command, noBuild *bool) {
 	cmd.Flags().BoolVar(noBuild, "no-build", false, "build no template that is missing")
 }
 
-// canBeMet says whether the refusal of a declaration may be about something that can be added.
+// canBeMet says whether the refusal of a declaration may be about what can be added, and about nothing else: what is added stays.
 func canBeMet(err error) bool {
-	return slices.Contains([]string{problem.TemplateMissing, problem.Forbidden, problem.BadRequest}, problem.CodeOf(err))
+	p, ok := problem.As(err)
+	if !ok || !slices.Contains([]string{problem.TemplateMissing, problem.Forbidden, problem.BadRequest}, p.Code) {
+		return false
+	}
+	flaws, _ := p.Details["errors"].([]problem.Flaw)
+	lacks := func(name string) bool {
+		return slices.ContainsFunc(flaws, func(f problem.Flaw) bool { return f.Field == name+".workspace" || f.Field == name+".template" })
+	}
+	if len(flaws) == 1 && p.Code == problem.Forbidden {
+		return true // a folder of an agent that was declared with it before
+	}
+	for _, f := range flaws {
+		// The host daemon names no field. Of an agent that lacks something it may be that.
+		name, _, _ := strings.Cut(f.Field, ".")
+		if !lacks(name) || f.Field != name && f.Field != name+".workspace" && f.Field != name+".template" {
+			return false
+		}
+	}
+	return true
 }
 
 // templatesOf are the templates that agents are made of.

@@ -9,6 +9,7 @@ import (
 	"github.com/clawjail/clawjail/internal/clawbots"
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/hostd"
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 func TestFoldersBesideTheFileAreAskedAboutAndNoOthers(t *testing.T) {
@@ -57,5 +58,31 @@ func TestTemplatesThatAFileNeeds(t *testing.T) {
 	}
 	if got := templatesOf(agents[:3], agent.DriverDocker); !slices.Equal(got, []string{"mine"}) {
 		t.Errorf("with containers: %v", got)
+	}
+}
+
+// TestNothingIsAddedForAFileWithAnotherMistake has what lacks beside what is wrong.
+func TestNothingIsAddedForAFileWithAnotherMistake(t *testing.T) {
+	for _, c := range []struct {
+		fields []string
+		want   bool
+	}{
+		{nil, true}, {[]string{"a.workspace"}, true}, {[]string{"a.workspace", "a"}, true}, {[]string{"a.workspace", "b.template"}, true},
+		{[]string{"a.workspace", "b"}, false}, {[]string{"a.workspace", "a.services[0]"}, false}, {[]string{"b.ttl", "a.workspace"}, false},
+	} {
+		m := &problem.ValidationError{Code: problem.BadRequest}
+		for _, f := range c.fields {
+			m.Add(f, "it is so")
+		}
+		var err error = problem.New(problem.BadRequest, "", "it is so")
+		if len(c.fields) > 0 {
+			err = m
+		}
+		if canBeMet(err) != c.want {
+			t.Errorf("%v: can be met: %v", c.fields, !c.want)
+		}
+	}
+	if canBeMet(problem.New(problem.Conflict, "", "it is so")) {
+		t.Error("a conflict can be met")
 	}
 }
