@@ -505,3 +505,12 @@ func TestATokenDoesWhatItsScopeSays(t *testing.T) {
 	}
 	w.request(session.TokenPrefix+"x", "GET", "/v1/sessions/"+w.session, "").wantProblem(t, 401, problem.Unauthorized)
 }
+
+func TestAnMCPServerInTheJailOfNoAgentIsRefused(t *testing.T) {
+	w := newFixture(t)
+	for name, want := range map[string]int{"writer9": http.StatusNotFound, "worker": http.StatusOK} {
+		if a := w.request("admin", http.MethodPut, "/v1/mcp-servers", `{"name":"x","command":["/x"],"tenants":["acme"],"agent":"`+name+`"}`); a.StatusCode != want {
+			t.Errorf("%s: %d %s", name, a.StatusCode, a.body)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 
@@ -84,7 +85,14 @@ func newMCPServerAdd(p *program) *cobra.Command {
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), made)
 			}
-			return said(cmd, "added %s; try it: clawjail mcp-server test %s", made.Name, made.Name)
+			did := "added"
+			if made.Replaced {
+				did = "replaced"
+			}
+			if made.Problem != "" {
+				_, err = fmt.Fprintf(cmd.ErrOrStderr(), "warning: it cannot be started yet: %s\n", printable(made.Problem))
+			}
+			return errors.Join(err, said(cmd, "%s %s; try it: clawjail mcp-server test %s", did, made.Name, made.Name))
 		},
 	}
 	values = &given{p: p, cmd: cmd}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
@@ -59,6 +60,8 @@ type Status struct {
 	Calls                     int // under way
 	// Problem is the last thing that went wrong, unless something went well after it; or what keeps it from being started.
 	Problem string
+	// Replaced says, of what was just added, that it replaced one.
+	Replaced bool
 }
 
 // Instance is a server as it runs for one caller.
@@ -269,9 +272,15 @@ func (t *trouble) isPaused(now time.Time) bool {
 
 // Add makes a server, or replaces the one of the same name that was added before.
 func (s *Service) Add(ctx context.Context, by identity.Principal, server config.MCPServer) (Status, error) {
+	replaced, full := false, server.WithDefaults(s.o.Limits)
 	err := s.change(ctx, by, server.Name, func(stored storedServers) error {
 		if err := Check(server); err != nil {
 			return err
+		}
+		for _, tenant := range full.Tenants {
+			if err := s.o.Identity.AuthorizeWith(ctx, by, identity.ServerChange, identity.Object{Tenant: strings.TrimPrefix(tenant, "*")}); err != nil {
+				return err
+			}
 		}
 		if s.ofFile(server.Name) {
 			return ofFileProblem(server.Name)
@@ -289,6 +298,7 @@ func (s *Service) Add(ctx context.Context, by identity.Principal, server config.
 			err := s.o.Store.CreateEntry(ctx, store.Entry{ID: newID(), Kind: kindServer, Name: server.Name, Body: body, CreatedAt: now, UpdatedAt: now})
 			return changed(err, server.Name)
 		}
+		replaced = true
 		row, err := s.o.Store.Entry(ctx, id)
 		if err != nil {
 			return changed(err, server.Name)
@@ -300,7 +310,12 @@ func (s *Service) Add(ctx context.Context, by identity.Principal, server config.
 		return Status{}, err
 	}
 	s.retireAll(server.Name)
-	return s.status(server.WithDefaults(s.o.Limits), by.Among("")), nil
+	made := []Status{s.status(full, by.Among(""))}
+	for _, tenant := range full.Tenants {
+		s.explainStopped(ctx, made, cmp.Or(strings.TrimPrefix(tenant, "*"), by.TenantOr("")))
+	}
+	made[0].Replaced = replaced
+	return made[0], nil
 }
 
 // Remove removes a server that was added, and ends it.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/config"
+	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/vault"
 )
@@ -56,5 +57,34 @@ func TestAListSaysWhyAServerCannotBeUsed(t *testing.T) {
 	w.o.Servers[0] = config.MCPServer{Name: "files", Command: []string{"/x"}, Agent: "bot"}
 	if got := told(); got != "there are no jails of agents here" {
 		t.Errorf("without its agent: %q", got)
+	}
+}
+
+// oneTenant is where there is no tenant but default.
+type oneTenant struct{ Authority }
+
+func (o oneTenant) AuthorizeWith(ctx context.Context, by identity.Principal, op identity.Operation, object identity.Object) error {
+	if object.Tenant != "" && object.Tenant != "default" {
+		return problem.New(problem.NotFound, "list them", "there is no tenant %s", object.Tenant)
+	}
+	return o.Authority.AuthorizeWith(ctx, by, op, object)
+}
+
+func TestWhatIsAddedSaysWhatItReplacesAndWhatItLacks(t *testing.T) {
+	w := newFixture(t)
+	w.o.Identity = oneTenant{w.o.Identity}
+	w.o.Templates = func(context.Context) ([]string, error) { return []string{"clawbot"}, nil }
+	server := config.MCPServer{Name: "mm", Command: []string{"/x"}, Tenants: []string{"default", "nope"}}
+	if _, err := w.Add(t.Context(), admin(), server); problem.CodeOf(err) != problem.NotFound {
+		t.Errorf("for a tenant that does not exist: %v", err)
+	}
+	for _, c := range []struct {
+		tenant, template, lacks string
+		replaced                bool
+	}{{"default", "clawbot", "", false}, {"*", "nope", "there is no template nope", true}} {
+		server.Tenants, server.Template = []string{c.tenant}, c.template
+		if got, err := w.Add(t.Context(), admin(), server); err != nil || got.Replaced != c.replaced || got.Problem != c.lacks {
+			t.Errorf("%+v: replaced %v, %q, %v", c, got.Replaced, got.Problem, err)
+		}
 	}
 }

@@ -83,6 +83,7 @@ type MCPServer struct {
 	Prompts         int                        `json:"prompts" doc:"how many are offered; -1 when it is not known yet"`
 	Calls           int                        `json:"calls" doc:"under way"`
 	Problem         string                     `json:"problem,omitempty" doc:"the last failure, unless something succeeded after it; or the reason why the server cannot be started"`
+	Replaced        bool                       `json:"replaced,omitempty" doc:"whether one of the name was replaced by what was just added"`
 	// Shared and Instances: see mcpserver.Instance.
 	Shared    bool                `json:"shared,omitempty" doc:"one instance for all of a tenant, instead of one for each caller"`
 	Instances []MCPServerInstance `json:"instances" nullable:"false" doc:"instances that run, are being started, or failed too often to be started again yet"`
@@ -206,9 +207,26 @@ func PutMCPServer() Op[NewMCPServer, MCPServer] {
 			if err != nil {
 				return MCPServer{}, err
 			}
+			if err := inJailOf(ctx, s, by, server); err != nil {
+				return MCPServer{}, err
+			}
 			made, err := s.Servers.Add(ctx, by, server)
 			return serverOf(made), err
 		}}
+}
+
+// inJailOf refuses a server in the jail of an agent that one of its tenants does not have.
+func inJailOf(ctx context.Context, s Backend, by identity.Principal, server config.MCPServer) error {
+	tenants := server.WithDefaults(config.AgentLimits{}).Tenants
+	for _, tenant := range tenants {
+		if server.Agent == "" {
+			break
+		}
+		if _, err := AgentNamed(ctx, s.People, by, identity.ServerChange, strings.TrimPrefix(tenant, "*"), server.Agent); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // RemoveMCPServer removes an MCP server that was added, and ends it.
@@ -351,7 +369,7 @@ func serverOf(s mcpserver.Status) MCPServer {
 	out := MCPServer{Name: s.Name, Source: s.Source, State: s.State, Since: s.Since, Command: s.Command, Tenants: s.Tenants, Template: s.Template, Agent: s.Agent,
 		Env: slices.Sorted(maps.Keys(s.Env)), Offers: s.MCPServer.Tools, OffersResources: s.OffersResources(), OffersPrompts: s.OffersPrompts(), Network: string(s.Network), Allow: s.Allow, Idle: s.Idle.String(), Mounts: s.Mounts,
 		Answer: s.Answer.String(), Silence: cmp.Or(s.Silence, config.DefaultSilence).String(),
-		Tools: s.Tools, Resources: s.Resources, Prompts: s.Prompts, Calls: s.Calls, Problem: s.Problem, Shared: s.Shared, Instances: listOf(s.Instances, func(i mcpserver.Instance) MCPServerInstance { return MCPServerInstance(i) }),
+		Tools: s.Tools, Resources: s.Resources, Prompts: s.Prompts, Replaced: s.Replaced, Calls: s.Calls, Problem: s.Problem, Shared: s.Shared, Instances: listOf(s.Instances, func(i mcpserver.Instance) MCPServerInstance { return MCPServerInstance(i) }),
 		Limits: MCPServerLimits{Memory: s.Limits.Memory.String(), CPU: s.Limits.CPU, Tasks: s.Limits.Tasks, Tmp: s.Limits.Tmp.String(), Files: s.Limits.Files}}
 	for _, one := range s.Secrets {
 		if out.Secrets == nil {
