@@ -142,6 +142,9 @@ func usualMethod(q egress.Question) string {
 
 // showExplanation prints a decision. One that is no is also an error, so that a script sees it.
 func showExplanation(cmd *cobra.Command, e egress.Explanation, asJSON bool) error {
+	if e.Code == problem.BadURL || e.Code == problem.BadRequest {
+		return problem.New(problem.BadUsage, printable(e.Hint), "%s", printable(e.Reason)) // no request at all
+	}
 	verdict := "denied"
 	if e.Allowed {
 		verdict = "allowed"
