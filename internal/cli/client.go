@@ -121,6 +121,9 @@ func (p *program) key(c config.Config) (string, error) {
 		if key = strings.TrimSpace(key); key == "" {
 			return "", problem.New(problem.BadUsage, "set it to a key, or `unset "+name+"` to use the admin key", "%s is set and empty", name)
 		}
+		if strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+			return "", problem.New(problem.BadUsage, "set it to one key, without spaces and line ends in it", "$%s has characters that no key has", name)
+		}
 		return key, nil
 	}
 	if !p.asksOwn(c) {

@@ -280,3 +280,13 @@ func TestTheAddressOfTheControlPlaneMayHaveAPath(t *testing.T) {
 		}
 	}
 }
+
+func TestAKeyWithCharactersThatNoKeyHasIsRefused(t *testing.T) {
+	for key, want := range map[string]string{"cjop_1": "", " cjop_1\n": "", "cjop_1\ncjop_2": problem.BadUsage, "cjop_1 x": problem.BadUsage, "cjop_é": problem.BadUsage} {
+		p := &program{lookupEnv: func(name string) (string, bool) { return key, name == keyVariable }}
+		_, err := p.key(config.Default())
+		if want == "" && err != nil || want != "" && (problem.CodeOf(err) != want || !strings.Contains(err.Error(), "$"+keyVariable)) {
+			t.Errorf("%q: %v", key, err)
+		}
+	}
+}
