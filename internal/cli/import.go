@@ -324,5 +324,8 @@ func count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}
+	if rest, ok := strings.CutSuffix(noun, "try"); ok {
+		noun = rest + "trie"
+	}
 	return strconv.Itoa(n) + " " + noun + "s"
 }

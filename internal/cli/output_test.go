@@ -257,3 +257,11 @@ func TestJSONIsPrintedInOnePlace(t *testing.T) {
 		t.Error("output.go has no encoder: this test looks for the wrong thing")
 	}
 }
+
+func TestNounsAreCounted(t *testing.T) {
+	for want, got := range map[string]string{"1 entry": count(1, "entry"), "2 entries": count(2, "entry"), "2 keys": count(2, "key")} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
