@@ -129,7 +129,7 @@ func (s *Service) RestartAgent(ctx context.Context, by identity.Principal, tenan
 		if _, err := s.Left(ctx, a); err != nil {
 			return err
 		}
-		return problem.New(problem.Conflict, "declare it again: clawjail agent add, or clawjail agent sync for one of a file", "the jail of %s is stopped", a.Name)
+		return problem.New(problem.Conflict, "declare it again: clawjail agent add "+a.Name+" --replace; for one of a file: clawjail agent sync", "the jail of %s is stopped", a.Name)
 	}
 	return s.recorded(ctx, by, identity.AgentRestart, a, nil, func() error { return s.o.Keeper.RestartKept(ctx, a.Tenant, a.Name) })
 }
