@@ -192,7 +192,7 @@ func takenAway() []struct {
 		{"subnet", "the network of the installation", func(f *fake) {
 			f.install()
 			f.Config.Subnet = netip.MustParsePrefix("10.1.0.0/20")
-		}, Fail, "was made with 10.213.0.0/20", "remove subnet"},
+		}, Fail, "has 10.213.0.0/20", "remove subnet"},
 		{"gateway_port", "the port", func(f *fake) { f.Port = func(context.Context) error { return errors.Join(errPort) } }, Fail, "port 3000", "ss -ltnp"},
 		{"network", "bridges", func(f *fake) { fail(&f.Network, errPlain) }, Fail, "says no", "bridges"},
 		{"nft", "nf_tables", func(f *fake) { fail(&f.Element, errPlain) }, Fail, "says no", "nf_tables"},
