@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,12 +23,15 @@ import (
 )
 
 const (
-	// nodesFresh is how long a list of the nodes is good, and nodesLimit how long the database has to make one.
+	// nodesFresh is how long a list of the nodes is good, lostFresh how long it is for one that it says is lost, and nodesLimit how
+	// long the database has to make one.
 	nodesFresh = 2 * time.Second
+	lostFresh  = 100 * time.Millisecond
 	nodesLimit = 5 * time.Second
 	// dialLimit bounds a connection to a node.
 	dialLimit = 5 * time.Second
-	// lookEvery is how often it is looked whether a node is lost that is being asked.
+	// lookEvery is how often it is looked whether a node is lost that is being asked. It is longer than lostFresh: a node that answered
+	// when a request began is not given up for what was known before.
 	lookEvery = 500 * time.Millisecond
 	// maxIdle and idleLimit bound the connections that are kept for more requests, to one node.
 	maxIdle   = 64
@@ -113,7 +117,7 @@ func (p *Peers) Owner(ctx context.Context, session string) (string, error) {
 
 // Others are the nodes that can be asked.
 func (p *Peers) Others(ctx context.Context) (names []string, err error) {
-	all, err := p.list(ctx)
+	all, err := p.list(ctx, nodesFresh)
 	for _, n := range all {
 		if n.Name != p.o.Node && n.StoppedAt.IsZero() && !n.Lost() && n.PeerAddress != "" {
 			names = append(names, n.Name)
@@ -123,23 +127,28 @@ func (p *Peers) Others(ctx context.Context) (names []string, err error) {
 }
 
 func (p *Peers) find(ctx context.Context, is func(store.Node) bool) (store.Node, error) {
-	all, err := p.list(ctx)
-	if err != nil {
-		return store.Node{}, err
-	}
-	for _, n := range all {
-		if is(n) {
-			return n, nil
+	look := func(fresh time.Duration) (store.Node, error) {
+		all, err := p.list(ctx, fresh)
+		if err != nil {
+			return store.Node{}, err
 		}
+		if at := slices.IndexFunc(all, is); at >= 0 {
+			return all[at], nil
+		}
+		return store.Node{}, store.ErrNotFound
 	}
-	return store.Node{}, store.ErrNotFound
+	n, err := look(nodesFresh)
+	if err == nil && n.Lost() {
+		return look(lostFresh)
+	}
+	return n, err
 }
 
-// list are the nodes as they were a moment ago. The last list is used while the database does not answer.
-func (p *Peers) list(ctx context.Context) ([]store.Node, error) {
+// list are the nodes as they were less than fresh ago. The last list is used while the database does not answer.
+func (p *Peers) list(ctx context.Context, fresh time.Duration) ([]store.Node, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if time.Since(p.read) < nodesFresh {
+	if time.Since(p.read) < fresh {
 		return p.nodes, nil
 	}
 	limited, cancel := context.WithTimeout(ctx, nodesLimit)

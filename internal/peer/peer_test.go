@@ -251,6 +251,46 @@ func TestWhoHasASession(t *testing.T) {
 	}
 }
 
+// A process that stood still is a node again as soon as it is heard of, also for those who have just read that it is lost.
+func TestANodeThatIsHeardOfAgainIsNotTakenForLost(t *testing.T) {
+	d := &database{nodes: map[string]store.Node{}}
+	a := d.node(t, "a", key(1), time.Now)
+	d.node(t, "b", key(1), time.Now)
+	const silence = store.NodeAlive + time.Second
+	session := "s_" + store.NodeTag("b") + "bbbbbbbbbbb"
+	for name, ask := range map[string]func(context.Context) error{
+		"who has its session": func(ctx context.Context) error { _, err := a.Owner(ctx, session); return err },
+		"a request to it, all the time": func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeoutCause(ctx, 2*lookEvery, errDone)
+			defer cancel()
+			r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://b/v1/silent", nil)
+			if err != nil {
+				return err
+			}
+			if _, err = a.RoundTrip(r); errors.Is(context.Cause(ctx), errDone) {
+				return nil
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d.change("b", func(n *store.Node) { n.SeenAt = n.ReadAt.Add(-silence) }, a)
+			if err := ask(t.Context()); problem.CodeOf(err) != problem.NodeLost {
+				t.Errorf("while it is lost: %v", err)
+			}
+			d.change("b", func(n *store.Node) { n.SeenAt = n.ReadAt }) // and a has its old list
+			if name == "who has its session" {
+				time.Sleep(lostFresh)
+			}
+			if err := ask(t.Context()); err != nil {
+				t.Errorf("when it is heard of again: %v", err)
+			}
+		})
+	}
+}
+
+var errDone = errors.New("it is waited for no longer")
+
 func TestSessionsOfAllNodesAreListed(t *testing.T) {
 	d := &database{nodes: map[string]store.Node{}}
 	a, _, c := d.node(t, "a", key(1), time.Now), d.node(t, "b", key(1), time.Now), d.node(t, "c", key(1), time.Now)
