@@ -16,14 +16,15 @@ import (
 )
 
 // Assemble makes this host's driver out of its five parts.
-func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *jail.Pool, log *slog.Logger) (Parts, error) {
+func Assemble(ctx context.Context, how AssembleOptions) (Parts, error) {
+	c := how.Config
 	if c.AppArmor == config.AppArmorRequired {
 		return Parts{}, problem.New(problem.BadConfig, "leave apparmor out, or set it to auto", "apparmor is required, and FreeBSD has none")
 	}
 	if c.Kubernetes.On() {
 		return Parts{}, problem.New(problem.BadConfig, "leave kubernetes out, or run clawjail on Linux", "jails cannot be pods from FreeBSD")
 	}
-	o, err := optionsOf(c, id, pool, log)
+	o, err := optionsOf(c, how.Installation, how.Pool, how.Log)
 	if err != nil {
 		return Parts{}, err
 	}

@@ -3,7 +3,6 @@ package hostd
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"os"
 
 	"github.com/clawjail/clawjail/internal/config"
@@ -14,7 +13,8 @@ import (
 
 // Assemble makes this host's driver out of its five parts. The records of the journal have claimed their leases
 // in the pool before Parts.Start is called.
-func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *jail.Pool, log *slog.Logger) (_ Parts, err error) {
+func Assemble(ctx context.Context, how AssembleOptions) (_ Parts, err error) {
+	c, id, pool, log := how.Config, how.Installation, how.Pool, how.Log
 	if c.Kubernetes.On() {
 		return assemblePods(ctx, c, id, log)
 	}
@@ -63,7 +63,7 @@ func Assemble(ctx context.Context, c config.Config, id jail.Installation, pool *
 	}
 	closeOf(runtime.Close)
 	network, err := linux.OpenNetwork(ctx, linux.NetworkConfig{
-		Installation: id, Pool: pool, RunDir: c.RunDir, Ready: c.NetworkSlots.Ready, Log: log})
+		Installation: id, Pool: pool, RunDir: c.RunDir, Ready: c.NetworkSlots.Ready, Ending: how.Ending, Log: log})
 	if err != nil {
 		return Parts{}, err
 	}

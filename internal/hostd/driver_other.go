@@ -4,7 +4,6 @@ package hostd
 
 import (
 	"context"
-	"log/slog"
 	"runtime"
 
 	"github.com/clawjail/clawjail/internal/config"
@@ -13,7 +12,7 @@ import (
 )
 
 // Assemble says that there is no driver for this host.
-func Assemble(context.Context, config.Config, jail.Installation, *jail.Pool, *slog.Logger) (Parts, error) {
+func Assemble(context.Context, AssembleOptions) (Parts, error) {
 	return Parts{}, noDriver()
 }
 

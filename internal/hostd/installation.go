@@ -70,7 +70,7 @@ func OpenInstallation(ctx context.Context, dir string, configured netip.Prefix, 
 }
 
 // settle opens the installation for a start. While it has no jails its network may change: to the configured one, or to a free
-// one where its own is another's by now. Nothing is written before the network is known to be free.
+// one where something else uses its own. Nothing is written before the network is known to be free. That of pods is the cluster's.
 func (o RunOptions) settle(ctx context.Context) (Installation, error) {
 	in, found, err := FindInstallation(o.Config)
 	if err != nil {
@@ -80,12 +80,14 @@ func (o RunOptions) settle(ctx context.Context) (Installation, error) {
 		return OpenInstallation(ctx, o.Config.DataDir, o.Config.Subnet, o.Substrate.FreeSubnet, o.Now)
 	}
 	want := cmp.Or(o.Config.Subnet.Masked(), in.Subnet)
-	if o.Substrate.CheckSubnet == nil || o.Config.Kubernetes.On() || want == (netip.Prefix{}) || found && hasRecords(o.Config) {
+	if o.ending || o.Config.Kubernetes.On() || want == (netip.Prefix{}) || found && hasRecords(o.Config) {
 		return open()
 	}
-	err = o.Substrate.CheckSubnet(ctx, in.ID, want)
-	if err != nil && !o.Config.Subnet.IsValid() {
-		o.Log.Warn("the network of the installation is another's by now, so it gets a free one", "error", err)
+	if check := o.Substrate.CheckSubnet; check != nil {
+		err = check(ctx, in.ID, want)
+	}
+	if problem.CodeOf(err) == problem.BadConfig && !o.Config.Subnet.IsValid() {
+		o.Log.Warn("something else uses the network of the installation, which gets a free one", "error", err)
 		want, err = o.Substrate.FreeSubnet(ctx, in.ID)
 	}
 	switch {

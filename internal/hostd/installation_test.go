@@ -113,6 +113,26 @@ func TestAWrongSubnetDoesNotBrickAnInstallation(t *testing.T) {
 			t.Errorf("%v: %v, %v, and on the disk %v, %v", c.configured, in, err, again, readErr)
 		}
 	}
+	// Where nobody looks at networks, as where it cannot be known, the configuration decides just the same.
+	check := o.Substrate.CheckSubnet
+	for what, c := range map[string]struct {
+		check      func(context.Context, jail.Installation, netip.Prefix) error
+		configured netip.Prefix
+		want       netip.Prefix
+		code       string
+	}{
+		"nobody looks":           {nil, netip.MustParsePrefix("10.81.0.0/16"), netip.MustParsePrefix("10.81.0.0/16"), ""},
+		"it cannot be looked at": {func(context.Context, jail.Installation, netip.Prefix) error { return errors.New("no answer") }, none, netip.Prefix{}, "internal"},
+		"and again":              {check, other, other, ""},
+	} {
+		o.Substrate.CheckSubnet = c.check
+		if in, err := settle(c.configured); problem.CodeOf(err) != c.code || err == nil && in.Subnet != c.want {
+			t.Errorf("%s: %v, %v", what, in, err)
+		}
+	}
+	if in, err := settle(other); err != nil || in.Subnet != other {
+		t.Fatalf("%v, %v", in, err)
+	}
 	if entries, err := os.ReadDir(o.Config.DataDir); err != nil || len(entries) != 1 {
 		t.Errorf("files: %v, %v", entries, err)
 	}

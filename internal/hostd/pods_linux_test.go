@@ -68,7 +68,7 @@ func TestJailsOfTheMachineAreEndedBeforeJailsArePods(t *testing.T) {
 	own := jail.Journal(nil)
 	closed := 0
 	o := RunOptions{Config: c, Log: slog.New(slog.DiscardHandler), Now: time.Now, Substrate: Substrate{FreeSubnet: subnet("10.99.0.0/24"),
-		Assemble: func(context.Context, config.Config, jail.Installation, *jail.Pool, *slog.Logger) (Parts, error) {
+		Assemble: func(context.Context, AssembleOptions) (Parts, error) {
 			return Parts{Journal: own, Close: func(context.Context) error { closed++; return nil }}, nil
 		}}}
 	used := func() (journal jail.Journal, err error) {

@@ -33,7 +33,7 @@ func ReapWithout(ctx context.Context, o RunOptions, how jail.ReapOptions) (repor
 	if err := makeFolders(o.Config, control); err != nil {
 		return report, err
 	}
-	o = o.ending()
+	o = o.toEnd()
 	err = o.withParts(ctx, func(in Installation, pool *jail.Pool, parts Parts, journal jail.Journal) (err error) {
 		defer func() { err = errors.Join(err, parts.Close(context.WithoutCancel(ctx))) }()
 		consoles, err := stdio.New(stdio.Options{Installation: in.ID, Dir: consolesDir(o.Config), Logs: LogsDir(o.Config),
@@ -62,9 +62,9 @@ func ReapWithout(ctx context.Context, o RunOptions, how jail.ReapOptions) (repor
 	return report, err
 }
 
-// ending are the options of one that only ends jails: it asks for nothing that profiles need, and takes the network as it is.
-func (o RunOptions) ending() RunOptions {
-	o.Config.AppArmor, o.Config.Subnet, o.Substrate.CheckSubnet = config.AppArmorOff, netip.Prefix{}, nil
+// toEnd are the options of one that only ends jails: it asks for nothing that profiles need, and takes the network as it is.
+func (o RunOptions) toEnd() RunOptions {
+	o.Config.AppArmor, o.Config.Subnet, o.ending = config.AppArmorOff, netip.Prefix{}, true
 	return o
 }
 
@@ -94,7 +94,7 @@ func (o RunOptions) withParts(ctx context.Context, use func(Installation, *jail.
 		return err
 	}
 	defer func() { err = errors.Join(err, journal.Close()) }()
-	parts, err := o.Substrate.Assemble(ctx, o.Config, in.ID, pool, o.Log)
+	parts, err := o.Substrate.Assemble(ctx, AssembleOptions{o.Config, in.ID, pool, o.ending, o.Log})
 	if err != nil {
 		return fmt.Errorf("assemble the driver: %w", err)
 	}

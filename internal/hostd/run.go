@@ -22,17 +22,26 @@ import (
 // Substrate is what an operating system contributes to a host daemon.
 type Substrate struct {
 	// FreeSubnet finds a network for the jails of an installation that nothing else on the host uses. It is
-	// asked once per installation, and again when its network is another's by now.
+	// asked once per installation, and again when something else uses its network by now.
 	FreeSubnet func(ctx context.Context, id jail.Installation) (netip.Prefix, error)
-	// CheckSubnet is an error when something else on the host uses a network. May be nil: the network of an
-	// installation never changes then.
+	// CheckSubnet is an error of the code bad_config when something else on the host uses a network. May be nil: nobody looks then.
 	CheckSubnet func(ctx context.Context, id jail.Installation, subnet netip.Prefix) error
 	// Assemble makes the five parts.
-	Assemble func(ctx context.Context, c config.Config, id jail.Installation, pool *jail.Pool, log *slog.Logger) (Parts, error)
+	Assemble func(ctx context.Context, o AssembleOptions) (Parts, error)
 	// Containers makes the driver of containers. May be nil: there are none on this operating system.
 	Containers func(c config.Config, id jail.Installation, o ContainerOptions) (Containers, error)
 	// Uninstall removes what all jails share, when there are none. May be nil.
 	Uninstall func(ctx context.Context, c config.Config, id jail.Installation, pool *jail.Pool) error
+}
+
+// AssembleOptions are what a driver is made from.
+type AssembleOptions struct {
+	Config       config.Config
+	Installation jail.Installation
+	Pool         *jail.Pool
+	// Ending says that jails are only ended: something else may use the network of the pool.
+	Ending bool
+	Log    *slog.Logger
 }
 
 // RunOptions are what Run needs.
@@ -51,6 +60,8 @@ type RunOptions struct {
 	Now      func() time.Time
 	Barrier  func(jail.Step)
 	Notify   func(state string) error
+
+	ending bool // jails are only ended
 }
 
 // Run is a whole host daemon: it makes the folders of the installation, takes its locks, assembles the driver and

@@ -18,7 +18,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
@@ -38,9 +37,9 @@ func helperRun(args []string) error {
 		Templates: func(context.Context) ([]Template, error) { return nil, nil },
 		Substrate: Substrate{
 			FreeSubnet: subnet("10.99.0.0/24"),
-			Assemble: func(_ context.Context, _ config.Config, _ jail.Installation, pool *jail.Pool, _ *slog.Logger) (Parts, error) {
+			Assemble: func(_ context.Context, o AssembleOptions) (Parts, error) {
 				d, err := newDisk(filepath.Join(args[0], "host"))
-				d.pool = pool
+				d.pool = o.Pool
 				return Parts{Parts: d.parts()}, err
 			},
 		},

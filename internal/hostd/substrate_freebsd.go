@@ -15,6 +15,9 @@ func ThisHost() Substrate {
 		FreeSubnet: func(ctx context.Context, id jail.Installation) (netip.Prefix, error) {
 			return freebsd.FreeSubnet(ctx, hostcmd.Runner{}, id, jail.DefaultSubnets())
 		},
+		CheckSubnet: func(ctx context.Context, id jail.Installation, subnet netip.Prefix) error {
+			return freebsd.CheckSubnet(ctx, hostcmd.Runner{}, id, subnet)
+		},
 		Assemble:  Assemble,
 		Uninstall: Uninstall,
 	}

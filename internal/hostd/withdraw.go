@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -94,7 +93,7 @@ func Withdraw(ctx context.Context, o RunOptions, how WithdrawOptions) (err error
 	if os.Geteuid() != 0 {
 		return problem.New(problem.NoRoot, "run it with sudo", "taking clawjail off the host needs root")
 	}
-	in, found, err := FindInstallation(o.Config)
+	_, found, err := FindInstallation(o.Config)
 	if err != nil || !found {
 		return err
 	}
@@ -115,16 +114,8 @@ func Withdraw(ctx context.Context, o RunOptions, how WithdrawOptions) (err error
 		}
 	}
 
-	// Where something else has its network, and it has no jails, no driver is made, which would take addresses of others.
-	end := o.withdrawJails
-	if check := o.Substrate.CheckSubnet; check != nil && !o.Config.Kubernetes.On() && !hasRecords(o.Config) && check(ctx, in.ID, in.Subnet) != nil {
-		o.Substrate.Assemble = func(context.Context, config.Config, jail.Installation, *jail.Pool, *slog.Logger) (Parts, error) {
-			return Parts{}, nil
-		}
-		end = o.withdrawShared
-	}
-	return o.ending().withParts(ctx, func(in Installation, pool *jail.Pool, parts Parts, journal jail.Journal) error {
-		if err := end(ctx, in, pool, parts, journal, how); err != nil {
+	return o.toEnd().withParts(ctx, func(in Installation, pool *jail.Pool, parts Parts, journal jail.Journal) error {
+		if err := o.withdrawJails(ctx, in, pool, parts, journal, how); err != nil {
 			return err
 		}
 		if how.Then == nil {
@@ -132,22 +123,6 @@ func Withdraw(ctx context.Context, o RunOptions, how WithdrawOptions) (err error
 		}
 		return how.Then(ctx, in)
 	})
-}
-
-// withdrawShared removes what jails shared, where there are none.
-func (o RunOptions) withdrawShared(ctx context.Context, in Installation, pool *jail.Pool, _ Parts, _ jail.Journal, how WithdrawOptions) (err error) {
-	containers, err := o.withdrawnContainers(in)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	if containers != nil {
-		errs = append(errs, o.withdrawEngine(ctx, containers, how, false), containers.Close(context.WithoutCancel(ctx)))
-	}
-	if o.Substrate.Uninstall != nil {
-		errs = append(errs, o.Substrate.Uninstall(ctx, o.Config, in.ID, pool))
-	}
-	return errors.Join(errs...)
 }
 
 // withdrawEngine removes what an engine has of an installation. One that does not answer is no error when none of its containers

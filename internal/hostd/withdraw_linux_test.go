@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -52,9 +51,9 @@ func withdrawing(t *testing.T) (o RunOptions, shared *bool) {
 	return RunOptions{Config: c, Version: "test", Now: time.Now, Log: debugLog(io.Discard), Substrate: Substrate{
 		FreeSubnet: subnet("10.99.0.0/24"),
 		Containers: OpenContainers,
-		Assemble: func(_ context.Context, _ config.Config, _ jail.Installation, pool *jail.Pool, _ *slog.Logger) (Parts, error) {
+		Assemble: func(_ context.Context, o AssembleOptions) (Parts, error) {
 			d, err := newDisk(filepath.Join(dir, "host"))
-			d.pool = pool
+			d.pool = o.Pool
 			return Parts{Parts: d.parts(), Close: func(context.Context) error { return nil }}, err
 		},
 		Uninstall: func(context.Context, config.Config, jail.Installation, *jail.Pool) error { *shared = false; return nil },
@@ -74,7 +73,7 @@ func TestADeadEngineOfContainersDoesNotStopAnUninstall(t *testing.T) {
 }
 
 // TestASubnetOfOthersDoesNotStopAnUninstall has a configured subnet that is another than the installation's, which something
-// else uses by now. No driver can be made then.
+// else uses by now.
 func TestASubnetOfOthersDoesNotStopAnUninstall(t *testing.T) {
 	o, shared := withdrawing(t)
 	o.Config.Subnet = netip.MustParsePrefix("10.79.0.0/16")
@@ -82,9 +81,11 @@ func TestASubnetOfOthersDoesNotStopAnUninstall(t *testing.T) {
 	assemble := o.Substrate.Assemble
 	for _, wrong := range []error{nil, taken} {
 		o.Substrate.CheckSubnet = func(context.Context, jail.Installation, netip.Prefix) error { return wrong }
-		o.Substrate.Assemble = func(ctx context.Context, c config.Config, id jail.Installation, pool *jail.Pool, log *slog.Logger) (Parts, error) {
-			parts, err := assemble(ctx, c, id, pool, log)
-			return parts, errors.Join(wrong, err)
+		o.Substrate.Assemble = func(ctx context.Context, how AssembleOptions) (Parts, error) {
+			if !how.Ending {
+				t.Error("the driver is to look at the network")
+			}
+			return assemble(ctx, how)
 		}
 		*shared = true
 		then := false

@@ -29,18 +29,20 @@ func (o Occupied) String() string {
 // WideRoute reports whether a route is so wide that it does not mean that its addresses are in use.
 func WideRoute(to netip.Prefix) bool { return to.Bits() < shortestRoute }
 
-// FreeSubnet is the first candidate that overlaps nothing of what a host uses. One that the installation has already is
-// returned before any other.
+// FreeSubnet is the first candidate that overlaps nothing of what a host uses beside the installation's own networks. One of
+// those is returned before any other.
 func FreeSubnet(candidates, own []netip.Prefix, used []Occupied) (netip.Prefix, error) {
-	for _, c := range candidates {
-		if slices.Contains(own, c.Masked()) {
-			return c.Masked(), nil
-		}
-	}
+	var free []netip.Prefix
 	for _, c := range candidates {
 		if overlapping(c, used) == nil {
-			return c.Masked(), nil
+			free = append(free, c.Masked())
 		}
+	}
+	if at := slices.IndexFunc(free, func(p netip.Prefix) bool { return slices.Contains(own, p) }); at >= 0 {
+		return free[at], nil
+	}
+	if len(free) > 0 {
+		return free[0], nil
 	}
 	return netip.Prefix{}, problem.New(problem.BadConfig,
 		"set `subnet` to a private IPv4 network between /16 and /24 that this host does not use",

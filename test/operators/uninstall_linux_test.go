@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/user"
@@ -12,10 +14,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
+	"github.com/clawjail/clawjail/internal/api"
 	"github.com/clawjail/clawjail/internal/hostd"
 	"github.com/clawjail/clawjail/internal/hostd/supervisor"
 	"github.com/clawjail/clawjail/internal/instance"
 	"github.com/clawjail/clawjail/internal/inventory"
+	"github.com/clawjail/clawjail/internal/jail"
+	"github.com/clawjail/clawjail/internal/jail/linux"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/test/testkit"
 )
@@ -53,6 +60,26 @@ func nothing(t *testing.T, s inventory.Scope, when string) {
 	}
 }
 
+// takeNetwork gives a part of the network of an installation's jails to an interface, as a VPN does that is started meanwhile.
+func takeNetwork(t *testing.T, name string, host api.HostInfo) netlink.Link {
+	t.Helper()
+	subnet := netip.MustParsePrefix(host.Subnet)
+	link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}
+	if err := netlink.LinkAdd(link); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = netlink.LinkDel(link) }) // should the test end before it does so
+	part := netlink.NewIPNet(net.IP(subnet.Addr().AsSlice()))
+	part.Mask = net.CIDRMask(subnet.Bits()+1, 32)
+	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: part}); err != nil {
+		t.Fatal(err)
+	}
+	if err := linux.CheckSubnet(t.Context(), jail.Installation(host.Installation), subnet); err == nil {
+		t.Fatal("a start would not be refused: the test would show nothing")
+	}
+	return link
+}
+
 func TestUninstallLeavesNothingOfAKilledInstallationAndNothingElseIsTouched(t *testing.T) {
 	name := "cjun" + strconv.Itoa(os.Getpid()%100000)
 	e := testkit.NewEstate(t, "user: "+name+"\n")
@@ -70,10 +97,15 @@ func TestUninstallLeavesNothingOfAKilledInstallationAndNothingElseIsTouched(t *t
 	if _, err := e.Run(t.Context(), "uninstall"); err == nil || !strings.Contains(err.Error(), "of this installation runs") {
 		t.Fatalf("while it runs: %v", err)
 	}
+	info, err := e.API.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	scope := e.HostScope()
 	if err := e.Kill(); err != nil {
 		t.Fatal(err)
 	}
+	other := takeNetwork(t, name, *info.Host)
 	before, err := inventory.Take(t.Context(), scope)
 	if err != nil || !has(before, "process") || !has(before, "nft_table") || !has(before, "loop_device") || !has(before, "cgroup") || !has(before, "mount") {
 		t.Fatalf("a killed installation has left only %v, %v: the test would show nothing", before, err)
@@ -88,6 +120,9 @@ func TestUninstallLeavesNothingOfAKilledInstallationAndNothingElseIsTouched(t *t
 
 	u := uninstalled(t, e.Installation)
 	nothing(t, scope, "after uninstall")
+	if err := netlink.LinkDel(other); err != nil {
+		t.Errorf("the interface of others: %v", err)
+	}
 	if len(u.Removed) < len(before) || len(u.Kept) < 2 {
 		t.Errorf("it says that it removed %v, and kept %v", u.Removed, u.Kept)
 	}

@@ -61,7 +61,7 @@ func pretendHost(ctx context.Context, c config.Config, endJails bool) error {
 			FreeSubnet: func(context.Context, jail.Installation) (netip.Prefix, error) {
 				return netip.ParsePrefix("10.99.0.0/24")
 			},
-			Assemble: func(context.Context, config.Config, jail.Installation, *jail.Pool, *slog.Logger) (hostd.Parts, error) {
+			Assemble: func(context.Context, hostd.AssembleOptions) (hostd.Parts, error) {
 				return hostd.Parts{Parts: jailtest.NewMemory(jailtest.NewHost()).Options().Parts}, nil
 			},
 		},

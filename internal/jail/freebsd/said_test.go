@@ -84,12 +84,26 @@ func TestRulesAreReadAsRctlPrintsThem(t *testing.T) {
 func TestTheFirstSubnetThatNoRouteOverlapsIsTaken(t *testing.T) {
 	const routes = "Routing tables\n\nInternet:\nDestination        Gateway            Flags         Netif Expire\n" +
 		"default            192.168.1.1        UGS         em0\n10.213.4.0/24      link#3             U           wg0\n" +
-		"10.214.0.0/20      link#4             U           cjk3x9\n127.0.0.1          link#2             UH          lo0\n192.168.1.0/24     link#1             U           em0\n"
+		"10.214.0.0/20      link#4             U           cjk3x9\n10.214.0.1         link#4             UHS         lo0\n127.0.0.1          link#2             UH          lo0\n192.168.1.0/24     link#1             U           em0\n"
 	for id, want := range map[jail.Installation]string{"zzzz": "10.213.16.0/20", "k3x9": "10.214.0.0/20"} {
 		got, err := FreeSubnet(t.Context(), said(t, "netstat", routes), id, jail.DefaultSubnets())
 		if err != nil || got != netip.MustParsePrefix(want) {
 			t.Errorf("%s gets %s, %v", id, got, err)
 		}
+	}
+	for _, c := range []struct {
+		id     jail.Installation
+		subnet string
+		free   bool
+	}{{"k3x9", "10.214.0.0/20", true}, {"zzzz", "10.214.0.0/20", false}, {"k3x9", "10.213.0.0/20", false}, {"zzzz", "10.213.16.0/20", true}} {
+		if err := CheckSubnet(t.Context(), said(t, "netstat", routes), c.id, netip.MustParsePrefix(c.subnet)); (err == nil) != c.free {
+			t.Errorf("%s for %s: %v", c.subnet, c.id, err)
+		}
+	}
+	// What is no longer its own alone is not kept.
+	taken := strings.Replace(routes, "127.0.0.1", "10.214.8.0/24      link#5             U           wg1\n127.0.0.1", 1)
+	if got, err := FreeSubnet(t.Context(), said(t, "netstat", taken), "k3x9", jail.DefaultSubnets()); err != nil || got != netip.MustParsePrefix("10.213.16.0/20") {
+		t.Errorf("when another route is within its own network: %s, %v", got, err)
 	}
 	if _, err := FreeSubnet(t.Context(), said(t, "netstat", "nonsense\n"), "zzzz", jail.DefaultSubnets()); err == nil {
 		t.Error("what is not understood is taken for no routes")

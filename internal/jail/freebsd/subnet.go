@@ -7,34 +7,55 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/clawjail/clawjail/internal/hostcmd"
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
-// FreeSubnet is the first candidate that overlaps no route of this host, and so no address of it. A network that this
-// installation's bridge has already is returned before any other.
+// FreeSubnet is the first candidate that overlaps no route of this host, and so no address of it, that is not this
+// installation's own. A network that its bridge has is returned before any other.
 func FreeSubnet(ctx context.Context, run hostcmd.Runner, id jail.Installation, candidates []netip.Prefix) (netip.Prefix, error) {
+	used, own, err := networksInUse(ctx, run, id)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	return jail.FreeSubnet(candidates, own, used)
+}
+
+// CheckSubnet is an error when a configured network overlaps a route of this host that is not this installation's own.
+func CheckSubnet(ctx context.Context, run hostcmd.Runner, id jail.Installation, subnet netip.Prefix) error {
+	used, _, err := networksInUse(ctx, run, id)
+	if err != nil {
+		return err
+	}
+	return jail.CheckSubnet(subnet, used)
+}
+
+// networksInUse lists the networks of all routes without those of the installation's own bridge, whose networks it returns beside
+// them. An address of the bridge has a route by lo0 as well.
+func networksInUse(ctx context.Context, run hostcmd.Runner, id jail.Installation) (used []jail.Occupied, own []netip.Prefix, err error) {
 	text, err := run.Run(ctx, "netstat", "-rn", "-f", "inet")
 	if err != nil {
-		return netip.Prefix{}, fmt.Errorf("list routes: %w", err)
+		return nil, nil, fmt.Errorf("list routes: %w", err)
 	}
 	routes, err := parseRoutes(text)
 	if err != nil {
-		return netip.Prefix{}, fmt.Errorf("list routes: %w", err)
+		return nil, nil, fmt.Errorf("list routes: %w", err)
 	}
-	var own []netip.Prefix
-	var used []jail.Occupied
 	for _, r := range routes {
 		if r.link == "cj"+string(id) {
 			own = append(own, r.to)
 		}
-		if !jail.WideRoute(r.to) {
+	}
+	for _, r := range routes {
+		ownAddress := r.link == "lo0" && r.to.IsSingleIP() && slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(r.to.Addr()) })
+		if !ownAddress && r.link != "cj"+string(id) && !jail.WideRoute(r.to) {
 			used = append(used, jail.Occupied{Network: r.to, How: "the route to", Link: r.link})
 		}
 	}
-	return jail.FreeSubnet(candidates, own, used)
+	return used, own, nil
 }
 
 type route struct {

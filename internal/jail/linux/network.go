@@ -26,6 +26,7 @@ type NetworkConfig struct {
 	Pool         *jail.Pool
 	RunDir       string       // of the daemon, root's; namespaces are bound beneath it
 	Ready        int          // slots to keep made ahead; 0 makes each when it is asked for
+	Ending       bool         // jails are only ended: something else may have the pool's network by now, and the bridge's address stays as it is
 	Log          *slog.Logger // nil discards
 }
 
@@ -83,14 +84,17 @@ const (
 
 var _ jail.Network = (*Network)(nil)
 
-// OpenNetwork makes the bridge or adopts the one that is there. The pool's network must be free on this host.
+// OpenNetwork makes the bridge or adopts the one that is there. The pool's network must be free on this host, unless jails are
+// only ended.
 // Leases that are in the journal are claimed in the pool before Start, which begins to take others.
 func OpenNetwork(ctx context.Context, c NetworkConfig) (*Network, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if err := CheckSubnet(ctx, c.Installation, c.Pool.Subnet()); err != nil {
-		return nil, err
+	if !c.Ending {
+		if err := CheckSubnet(ctx, c.Installation, c.Pool.Subnet()); err != nil {
+			return nil, err
+		}
 	}
 	dir := namespaceDir(c.RunDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -100,7 +104,7 @@ func OpenNetwork(ctx context.Context, c NetworkConfig) (*Network, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
-	bridge, err := ensureBridge(host, c.Installation, c.Pool)
+	bridge, err := ensureBridge(host, c)
 	if err != nil {
 		host.Close()
 		return nil, err

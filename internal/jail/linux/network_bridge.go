@@ -20,9 +20,9 @@ import (
 
 // ensureBridge makes the installation's bridge, or adopts the one that is there, and returns its index. The bridge
 // has the gateway's address, never an IPv6 one, and what comes in by it is never routed onwards: that holds
-// even at a moment when somebody has emptied the host's firewall.
-func ensureBridge(host *netlink.Handle, id jail.Installation, pool *jail.Pool) (int, error) {
-	name := bridgeName(id)
+// even at a moment when somebody has emptied the host's firewall. Where jails are only ended it gets no address.
+func ensureBridge(host *netlink.Handle, c NetworkConfig) (int, error) {
+	name := bridgeName(c.Installation)
 	link, err := host.LinkByName(name)
 	if notFound := (netlink.LinkNotFoundError{}); errors.As(err, &notFound) {
 		link, err = addBridge(host, name)
@@ -48,7 +48,10 @@ func ensureBridge(host *netlink.Handle, id jail.Installation, pool *jail.Pool) (
 			return 0, err
 		}
 	}
-	if err := ensureBridgeAddress(host, link, pool); err != nil {
+	if c.Ending {
+		return link.Attrs().Index, nil
+	}
+	if err := ensureBridgeAddress(host, link, c.Pool); err != nil {
 		return 0, err
 	}
 	if err := host.LinkSetUp(link); err != nil {

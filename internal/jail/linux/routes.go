@@ -15,8 +15,8 @@ import (
 	"github.com/clawjail/clawjail/internal/jail"
 )
 
-// FreeSubnet is the first candidate that overlaps no address and no route of this host. A network that this
-// installation's bridge has already is returned before any other.
+// FreeSubnet is the first candidate that overlaps no address and no route of this host that is not this installation's own. The
+// network that its bridge has is returned before any other.
 func FreeSubnet(ctx context.Context, id jail.Installation, candidates []netip.Prefix) (netip.Prefix, error) {
 	used, own, err := networksInUse(ctx, id)
 	if err != nil {

@@ -82,12 +82,34 @@ func TestSubnetThatTheHostUsesIsNotTaken(t *testing.T) {
 		}
 	}
 
+	// Who only ends jails is not refused, and takes no address of others.
+	pool, err := jail.NewPool(netip.MustParsePrefix("10.1.0.0/20"), 1)
+	noError(t, err)
+	ending, err := OpenNetwork(t.Context(), NetworkConfig{Installation: "ends", Pool: pool, RunDir: t.TempDir(), Ending: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	noError(t, ending.Close(t.Context()))
+	bridge, err := netlink.LinkByName(bridgeName("ends"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if addrs, err := netlink.AddrList(bridge, netlink.FAMILY_V4); err != nil || len(addrs) > 0 {
+		t.Errorf("the bridge has %v, %v", addrs, err)
+	}
+
 	// An installation keeps the network that it has, wherever that stands in the list.
 	install(t, "test", "10.6.0.0/20", 0)
 	if got, err := FreeSubnet(t.Context(), "test", candidates); err != nil || got != candidates[4] {
 		t.Errorf("with a bridge of its own: %s, %v", got, err)
 	}
 	noError(t, CheckSubnet(t.Context(), "test", candidates[4]))
+	later := netlink.Route{LinkIndex: index, Dst: hostNet(netip.MustParseAddr("10.6.7.7"))}
+	noError(t, netlink.RouteAdd(&later))
+	if got, err := FreeSubnet(t.Context(), "test", candidates); err != nil || got != candidates[3] {
+		t.Errorf("when something else has a part of its own network: %s, %v", got, err)
+	}
+	noError(t, netlink.RouteDel(&later))
 	if err := CheckSubnet(t.Context(), "othr", candidates[4]); err == nil {
 		t.Error("another installation may have the same subnet")
 	}
