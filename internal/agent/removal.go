@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -149,13 +150,12 @@ func (s *Service) inTurn(ctx context.Context, tenant string, do func() error) er
 // RemoveAgent implements Agents.
 func (s *Service) RemoveAgent(ctx context.Context, by identity.Principal, tenant, name string, o RemoveOptions) error {
 	tenant = by.TenantOr(tenant)
-	if err := s.may(ctx, by, identity.AgentDelete, tenant); err != nil {
-		if by.Hides(err) {
-			return noAgent(name)
-		}
-		return err
-	}
-	if !jailName(name) {
+	refused := s.may(ctx, by, identity.AgentDelete, tenant)
+	switch {
+	case by.LacksTenant(refused): // a jail that is kept for one of it can be removed
+	case refused != nil && !by.Hides(refused):
+		return refused
+	case refused != nil, !jailName(name):
 		return noAgent(name)
 	}
 	end, err := s.changes.Enter(ctx, tenant)
@@ -188,7 +188,7 @@ func (s *Service) RemoveAgent(ctx context.Context, by identity.Principal, tenant
 		return errElsewhere(name, n)
 	}
 	if _, t.isKept = kept[name]; t.identity.ID == "" && t.declared == nil && !t.isKept {
-		return noAgent(name)
+		return cmp.Or(refused, noAgent(name))
 	}
 	err = s.remove(ctx, by, t)
 	s.Look()

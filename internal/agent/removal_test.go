@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -102,6 +103,37 @@ func TestAnAgentWhoseMakingIsKilledAnywhereIsWholeOrGone(t *testing.T) {
 	}
 	if whole < 2 || gone < 5 || unfinished < 5 {
 		t.Errorf("%d were whole, %d gone and %d unfinished: this shows little", whole, gone, unfinished)
+	}
+}
+
+// The jails of a tenant may outlive it: the database may be an older one.
+func TestAKeptJailOfATenantThatDoesNotExistCanBeRemoved(t *testing.T) {
+	before := newLand(t)
+	acme := before.operator("acme", identity.RoleAdmin)
+	_, err := before.Sync(before.ctx, acme, SyncRequest{Source: "clawbots.yml", Text: "clawbots: [{name: bot}]", Dir: "/srv/bots/team"}, nil)
+	before.must(err)
+	l := newLand(t, func(o *Options) { o.Keeper = before.keeper })
+	kept := func() int {
+		all, err := l.keptOf(l.ctx, "acme")
+		l.must(err)
+		return len(all)
+	}
+	if kept() != 1 {
+		t.Fatalf("%d jails are kept: the test would show nothing", kept())
+	}
+	remove := func(by identity.Principal, name string) error {
+		return l.RemoveAgent(l.ctx, by, "acme", name, RemoveOptions{})
+	}
+	l.wantCode("by a stranger", remove(l.operator("rival", identity.RoleAdmin), "bot"), problem.NotFound)
+	if err := remove(l.admin, "other"); problem.CodeOf(err) != problem.NotFound || !strings.Contains(err.Error(), `no tenant "acme"`) {
+		t.Errorf("an agent that is not there: %v", err)
+	}
+	if kept() != 1 {
+		t.Error("it is gone by those who may not remove it")
+	}
+	l.must(remove(l.admin, "bot"))
+	if kept() != 0 {
+		t.Error("it is there still")
 	}
 }
 

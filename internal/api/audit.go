@@ -56,7 +56,7 @@ type auditing struct {
 }
 
 func (a *API) auditor() auditing {
-	return auditing{auditor.Auditor{Identity: a.Identity, Records: a.Audit, Rows: a.Rows, Check: a.Verify}, a.Audit}
+	return auditing{auditor.Auditor{Identity: a.Identity, Records: a.Audit, Rows: a.Rows, Search: a.Audit.List, Check: a.Verify}, a.Audit}
 }
 
 func (a *API) tail(ctx context.Context, by identity.Principal, q *op.AuditQuery) (*huma.StreamResponse, error) {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clawjail/clawjail/internal/audit"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/browser/control"
 	"github.com/clawjail/clawjail/internal/identity"
@@ -418,6 +419,19 @@ func TestATenantThatDoesNotExistIsSaidToBeNone(t *testing.T) {
 	}
 	if strings.Contains(w.written.String(), "level=ERROR") {
 		t.Errorf("%s", w.written)
+	}
+	// The records of one outlive it.
+	if err := w.log.Event(w.ctx, audit.Event{Action: "tenant.delete", Tenant: "nosuch"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/v1/audit", "/v1/audit/tail"} {
+		a := w.request("admin", http.MethodGet, path+"?tenant=nosuch", "")
+		if a.StatusCode != http.StatusOK || !strings.Contains(a.body, "tenant.delete") {
+			t.Errorf("%s: %d %s", path, a.StatusCode, a.body)
+		}
+		if a := w.request("acme admin", http.MethodGet, path+"?tenant=nosuch", ""); a.StatusCode == http.StatusOK || strings.Contains(a.body, "tenant.delete") {
+			t.Errorf("%s by one of another tenant: %d %s", path, a.StatusCode, a.body)
+		}
 	}
 }
 

@@ -28,7 +28,7 @@ func (c *Console) auditRoutes() {
 
 // auditor reads the audit log for people.
 func (c *Console) auditor() auditor.Auditor {
-	return auditor.Auditor{Identity: c.Identity, Records: c.Audit, Rows: c.Rows, Check: c.Verify, Find: c.Rows.FindAudit}
+	return auditor.Auditor{Identity: c.Identity, Records: c.Audit, Rows: c.Rows, Search: c.Audit.List, Check: c.Verify, Find: c.Rows.FindAudit}
 }
 
 // auditLine is one record in a list.

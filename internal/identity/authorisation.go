@@ -400,6 +400,12 @@ func (p Principal) Hides(err error) bool {
 	return p.Tenant != "" && problem.CodeOf(err) == problem.NotFound
 }
 
+// LacksTenant says whether an error says that a tenant does not exist, to a principal of all tenants. What outlives a tenant, such
+// as its records, is theirs all the same.
+func (p Principal) LacksTenant(err error) bool {
+	return p.Tenant == "" && problem.CodeOf(err) == problem.NotFound
+}
+
 // Refuse records a refusal, if err is one: nil stays nil. It is recorded for the principal's tenant, whatever tenant was asked for, so that
 // it cannot fill another tenant's log. A principal that is refused all the time fills no log; see [audit.Log.Note].
 func (s *Service) Refuse(p Principal, op Operation, target string, err error) error {

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"io"
 	"strings"
 	"testing"
@@ -11,6 +12,13 @@ import (
 	"github.com/clawjail/clawjail/internal/quota"
 	"github.com/clawjail/clawjail/internal/store"
 )
+
+// noTenants is an authority for which no tenant exists.
+type noTenants struct{ Authority }
+
+func (noTenants) AuthorizeWith(context.Context, identity.Principal, identity.Operation, identity.Object) error {
+	return problem.New(problem.NotFound, "", "there is no tenant of that name")
+}
 
 // A recording can be removed before its week is over: by an admin of the tenant, on record, when the session has ended.
 func TestARecordingIsRemovedByWhoMay(t *testing.T) {
@@ -32,6 +40,15 @@ func TestARecordingIsRemovedByWhoMay(t *testing.T) {
 		if err != nil || len(all) != 2 || all[0].Bytes+all[1].Bytes != before || all[0].Live || all[0].EndedAt == nil {
 			t.Errorf("%+v of %d bytes, %v", all, before, err)
 		}
+		// Those of a tenant that does not exist any more are there still.
+		authority := s.Authority
+		s.Authority = noTenants{authority}
+		if of, err := s.ListRecordings(t.Context(), admin, store.DefaultTenant); err != nil || len(of) != 2 {
+			t.Errorf("of a tenant that was removed: %+v, %v", of, err)
+		}
+		_, err = s.ListRecordings(t.Context(), admin, "rival")
+		wantCode(t, err, problem.NotFound)
+		s.Authority = authority
 		for _, who := range []identity.Principal{
 			of(identity.KindOperator, store.DefaultTenant, identity.RoleOperator), of(identity.KindOperator, store.DefaultTenant, identity.RoleViewer),
 			of(identity.KindAgent, store.DefaultTenant, ""),
