@@ -109,7 +109,7 @@ type arming struct {
 	over   chan struct{} // closed when they are given to none any more
 }
 
-// armChooser lets the next file chooser of the page have files. Earlier ones are disarmed before.
+// armChooser lets the next file chooser of the page have files, and none has those of an earlier call any more.
 func (p *Page) armChooser(d time.Duration, paths []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	a := &arming{cancel, make(chan struct{})}
@@ -118,6 +118,9 @@ func (p *Page) armChooser(d time.Duration, paths []string) {
 	defer f.mu.Unlock()
 	if f.armed == nil {
 		f.armed = make(map[*Page]*arming)
+	}
+	if before := f.armed[p]; before != nil { // of a call at the same moment
+		before.cancel()
 	}
 	f.armed[p] = a
 	f.task.Go(func() {

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	devtools "github.com/chromedp/cdproto/browser"
@@ -238,6 +239,27 @@ func TestPutFileIsUploaded(t *testing.T) {
 				t.Errorf("%s is not among the uploads", path)
 			}
 		}
+	})
+}
+
+// Of calls at the same moment, which have all looked for earlier ones, one has its files armed.
+func TestFilesOfOneCallAreArmed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &Page{b: &Browser{}, gone: make(chan struct{})}
+		p.armChooser(time.Minute, []string{"first"})
+		first := p.b.folder.armed[p]
+		p.armChooser(time.Minute, []string{"second"})
+		synctest.Wait()
+		select {
+		case <-first.over:
+		default:
+			t.Error("the files of the first are armed still")
+		}
+		if p.b.folder.armed[p] == nil || p.b.folder.armed[p] == first {
+			t.Error("those of the second are not")
+		}
+		p.disarmChooser()
+		p.b.folder.task.Wait()
 	})
 }
 
