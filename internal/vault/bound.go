@@ -1,6 +1,7 @@
 package vault
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -215,7 +216,19 @@ func unbind(p place, plain []byte) (to []Destination, value []byte, err error) {
 		if plain = plain[2:]; len(plain) < size {
 			return nil, nil, damaged(p, errBound)
 		}
-		to, plain = append(to, Destination(plain[:size])), plain[size:]
+		if one := inOneSpelling(Destination(plain[:size])); !slices.Contains(to, one) {
+			to = append(to, one)
+		}
+		plain = plain[size:]
 	}
 	return to, plain, nil
+}
+
+// inOneSpelling is a destination as [Origin] writes it. Earlier versions bound secrets to what an operator had written.
+func inOneSpelling(to Destination) Destination {
+	u, err := url.Parse(string(to))
+	if err != nil {
+		return to
+	}
+	return cmp.Or(Origin(u), to)
 }

@@ -61,6 +61,32 @@ func TestSecretGoesOnlyToWhatItIsBoundTo(t *testing.T) {
 	}
 }
 
+// Earlier versions bound secrets to origins as they were written.
+func TestSecretGoesToAnOriginInAnEarlierSpelling(t *testing.T) {
+	w := newFixture(t)
+	v := w.open()
+	n := SecretName{Tenant: "default", Service: "mail"}
+	if err := v.PutSecret(t.Context(), n, secret.New([]byte("value-of-mail")), "HTTPS://API.example.com.:443", InJail); err != nil {
+		t.Fatal(err)
+	}
+	check := func() {
+		t.Helper()
+		for to, want := range map[Destination]bool{home: true, InJail: true, "https://api.example.org": false, "http://api.example.com": false} {
+			if got := given(t, v, n, to); got != want {
+				t.Errorf("to %q it goes: %v", to, got)
+			}
+		}
+	}
+	check()
+	if list, err := v.ListSecrets(t.Context(), "default"); err != nil || len(list) != 1 || !slices.Equal(list[0].BoundTo, []Destination{home, InJail}) {
+		t.Errorf("listed as %+v, %v", list, err)
+	}
+	if err := v.PutSecret(t.Context(), n, secret.New([]byte("another-value"))); err != nil {
+		t.Fatal(err)
+	}
+	check()
+}
+
 // A secret that goes to a jail alone may be a file of any bytes, and one that is bound to nothing yet may become that.
 func TestSecretThatCannotBeSentIsRefusedWhenItIsStored(t *testing.T) {
 	w := newFixture(t)
