@@ -3,7 +3,8 @@
 // A log is a folder of segments, each named after the offset of its first byte. Offsets count from the first byte that was
 // ever written and never begin anew. When there is more than is to be kept the oldest segment goes. A process that is killed
 // loses nothing that a Write or Splice had returned for; what a full disk does not take is counted and its place is left out,
-// also at the end: an empty segment has its name from it.
+// also at the end: an empty segment has its name from it. Where the disk takes no empty file either, until the process ends, what was
+// left out at the end is not counted by the next one.
 //
 // Nothing is forced to the disk: a host that loses its power may lose what was written in the seconds before.
 package ringlog
