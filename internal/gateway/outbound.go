@@ -142,7 +142,7 @@ func (x *exchange) send(ctx context.Context, e OutboundRequest, r *http.Request,
 	dropHops(resp.Header)
 	dropOwn(resp.Header)
 	withoutOwnTrailers(resp)
-	resp.Body = &errandBody{ReadCloser: resp.Body, end: end, whole: resp.Body == http.NoBody, exchange: x}
+	resp.Body = &errandBody{ReadCloser: resp.Body, stop: stop, end: end, whole: resp.Body == http.NoBody, exchange: x}
 	return resp, nil
 }
 
@@ -239,6 +239,7 @@ func (w *underway) close() {
 type errandBody struct {
 	io.ReadCloser
 	exchange *exchange
+	stop     func() // ends the review
 	end      func(whole bool)
 	whole    bool // read to its end
 	once     sync.Once
@@ -252,6 +253,7 @@ func (b *errandBody) Read(p []byte) (int, error) {
 	}
 	if err == io.EOF {
 		b.whole = true
+		b.stop() // what has come whole was not denied
 		return n, err
 	}
 	if p := b.exchange.deniedSince(err); p != nil {

@@ -89,13 +89,18 @@ func TestTunnelsAreReviewedByThemselves(t *testing.T) {
 	}
 }
 
-// lasting answers /echo as a WebSocket, and other requests with a byte for each that comes from more: /stream has its header at once.
+// lasting answers /echo as a WebSocket, /whole at once, and other requests with a byte for each that comes from more: /stream has its
+// header at once.
 func lasting(t *testing.T) (asked <-chan struct{}, more chan<- struct{}, site net.Addr) {
 	asks, bytes := make(chan struct{}, 1), make(chan struct{}, 1)
 	return asks, bytes, web(t, func(rw http.ResponseWriter, r *http.Request) {
 		asks <- struct{}{}
 		if r.URL.Path == "/echo" {
 			echoAfterUpgrade(rw, r)
+			return
+		}
+		if r.URL.Path == "/whole" {
+			_, _ = io.WriteString(rw, "x")
 			return
 		}
 		control := http.NewResponseController(rw)
@@ -226,6 +231,7 @@ func TestErrandsUnderWayEndWhenTheirPermitDoes(t *testing.T) {
 		"a stream that leads elsewhere": {"/stream", permit(t, policy.Only(elsewhere)), false},
 		"a stream without a permit":     {"/stream", nil, false},
 		"an answer without a permit":    {"/", nil, false},
+		"an answer that has come whole": {"/whole", nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newFixture(t)
@@ -257,6 +263,17 @@ func TestErrandsUnderWayEndWhenTheirPermitDoes(t *testing.T) {
 				t.Fatal(refusal)
 			}
 			defer resp.Body.Close()
+			if c.path == "/whole" {
+				if text, err := io.ReadAll(resp.Body); string(text) != "x" || err != nil {
+					t.Errorf("it is answered %q, %v", text, err)
+				}
+				later()
+				resp.Body.Close()
+				if o := w.ended(); len(o) != 1 || o[0].Code != "" {
+					t.Errorf("%+v", o)
+				}
+				return
+			}
 			next := func() error {
 				more <- struct{}{}
 				_, err := io.ReadFull(resp.Body, make([]byte, 1))
