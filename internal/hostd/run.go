@@ -24,7 +24,7 @@ type Substrate struct {
 	// FreeSubnet finds a network for the jails of an installation that nothing else on the host uses. It is
 	// asked once per installation, and again when something else uses its network by now.
 	FreeSubnet func(ctx context.Context, id jail.Installation) (netip.Prefix, error)
-	// CheckSubnet is an error of the code bad_config when something else on the host uses a network. May be nil: nobody looks then.
+	// CheckSubnet is an error of the code bad_config when something else on the host uses a network. May be nil: no network is checked then.
 	CheckSubnet func(ctx context.Context, id jail.Installation, subnet netip.Prefix) error
 	// Assemble makes the five parts.
 	Assemble func(ctx context.Context, o AssembleOptions) (Parts, error)

@@ -400,8 +400,8 @@ func (p Principal) Hides(err error) bool {
 	return p.Tenant != "" && problem.CodeOf(err) == problem.NotFound
 }
 
-// LacksTenant says whether an error says that a tenant does not exist, to a principal of all tenants. What outlives a tenant, such
-// as its records, is theirs all the same.
+// LacksTenant says whether an error says that a tenant does not exist, to a principal of all tenants. They may have
+// the records and the jails that outlive a tenant all the same.
 func (p Principal) LacksTenant(err error) bool {
 	return p.Tenant == "" && problem.CodeOf(err) == problem.NotFound
 }
