@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"slices"
@@ -70,6 +71,9 @@ func New(version string, beside ...controlplane.Beside) *cobra.Command {
 		"configuration `file` (default $"+config.Variable+", else ~/.config/clawjail/clawjail.yml, else "+config.SystemFile+")")
 	group(root)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if word := cmd.Flags().Arg(0); word != "" && cmd.HasSubCommands() {
+			return noCommand(cmd, word) // whose flag it would be
+		}
 		return usage(cmd, "%s", err)
 	})
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return filled(cmd) }
@@ -83,7 +87,29 @@ func New(version string, beside ...controlplane.Beside) *cobra.Command {
 		newRelayCommand(p), newBackupCommand(p), newRestoreCommand(p), newUninstallCommand(p), newSupportBundleCommand(p), newVersionCommand(p),
 	)
 	sayLists(root)
+	helpOf(root)
 	return root
+}
+
+// helpOf has `clawjail help` refuse words that are no commands.
+func helpOf(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() != "help" {
+			continue
+		}
+		cmd.Run, cmd.RunE = nil, func(_ *cobra.Command, args []string) error {
+			of, rest, err := root.Find(args)
+			switch {
+			case err != nil:
+				return err
+			case len(rest) > 0 && of.HasSubCommands():
+				return noCommand(of, rest[0])
+			}
+			of.InitDefaultHelpFlag()
+			return of.Help()
+		}
+	}
 }
 
 // sayLists has the help of every flag that takes several values say how: texts that are words are parted by commas as well.
@@ -121,6 +147,9 @@ func exitStatus(errs io.Writer, err error) int {
 	var status ExitStatus
 	if errors.As(err, &status) {
 		return int(status)
+	}
+	if failed := new(fs.PathError); errors.As(err, &failed) && failed.Op == "write" && failed.Path == os.Stdout.Name() {
+		err = problem.Wrap(failed.Err, problem.Internal, "what the command makes may be there: list it before you run the command again", "the answer could not be written to standard output")
 	}
 	report(errs, err)
 	if problem.CodeOf(err) == problem.BadUsage {
@@ -210,14 +239,18 @@ func group(cmd *cobra.Command) *cobra.Command {
 		if len(args) == 0 {
 			return cmd.Help()
 		}
-		cmd.SuggestionsMinimumDistance = 2
-		hint := "see " + cmd.CommandPath() + " --help"
-		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-			hint = "did you mean: " + cmd.CommandPath() + " " + near[0]
-		}
-		return problem.New(problem.BadUsage, hint, "there is no command %q", cmd.CommandPath()+" "+args[0])
+		return noCommand(cmd, args[0])
 	}
 	return cmd
+}
+
+func noCommand(group *cobra.Command, word string) error {
+	group.SuggestionsMinimumDistance = 2
+	hint := "see " + group.CommandPath() + " --help"
+	if near := group.SuggestionsFor(word); len(near) > 0 {
+		hint = "did you mean: " + group.CommandPath() + " " + near[0]
+	}
+	return problem.New(problem.BadUsage, hint, "there is no command %q", group.CommandPath()+" "+word)
 }
 
 // configured is the configuration, and the log that it asks for.

@@ -5,7 +5,13 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 // A command that is interrupted says so with the status that shells have for it, and one that fails does not.
@@ -34,5 +40,19 @@ func TestAnInterruptedCommandHasAStatusOfItsOwn(t *testing.T) {
 				t.Errorf("the status is %d, want %d: %s", status, want, errs.String())
 			}
 		})
+	}
+}
+
+func TestAnAnswerThatCannotBeWrittenIsAnError(t *testing.T) {
+	full, err := unix.Open("/dev/full", unix.O_WRONLY, 0)
+	if err != nil {
+		testenv.Missing(t, "/dev/full", "run the test on Linux or FreeBSD")
+	}
+	out := os.NewFile(uintptr(full), os.Stdout.Name())
+	defer func() { _ = out.Close() }()
+	var errs strings.Builder
+	if status := Main(t.Context(), "1", []string{"version"}, out, &errs); status != exitFailure ||
+		!strings.Contains(errs.String(), "error: the answer could not be written to standard output: no space left on device\n") || !strings.Contains(errs.String(), "hint: what the command makes may be there") {
+		t.Errorf("%d %s", status, errs.String())
 	}
 }
