@@ -135,6 +135,9 @@ const StateUnfinished = "not finished"
 // StateElsewhere is that of an agent that has a [Status.Node].
 const StateElsewhere = "on another machine"
 
+// StateNoJail is that of an agent that has only an identity.
+const StateNoJail = "no jail"
+
 // Event is something that an agent, or a process, did: a line that it printed, or that it began or ended.
 type Event struct {
 	// ID is where to go on after it: the next request gives the last one it has seen.

@@ -153,7 +153,7 @@ func (c *Console) agentRows(q *request) (_ []agentRow, unknown, err error) {
 	id := make(map[string]int, len(all))
 	for _, g := range all {
 		at[key{g.Tenant, g.Name}], id[g.ID] = len(rows), len(rows)
-		row := agentRow{ID: g.ID, Tenant: g.Tenant, Name: g.Name, Path: agentPath(g.Tenant, g.Name), State: noJail, Last: g.CreatedAt, NoToken: true}
+		row := agentRow{ID: g.ID, Tenant: g.Tenant, Name: g.Name, Path: agentPath(g.Tenant, g.Name), State: agent.StateNoJail, Last: g.CreatedAt, NoToken: true}
 		if !g.RevokedAt.IsZero() {
 			row.State, row.Last = "revoked", g.RevokedAt
 		}
@@ -218,7 +218,7 @@ func (r *agentRow) status(s agent.Status, now time.Time) {
 			r.Mode = "rw"
 		}
 	}
-	if r.State == noJail {
+	if r.State == agent.StateNoJail {
 		r.State = stateOf(s, now)
 	}
 	if k := s.Jail; k != nil {
@@ -233,9 +233,6 @@ func (r *agentRow) status(s agent.Status, now time.Time) {
 // crashLoop is the state of an agent whose program ends over and over.
 const crashLoop = "crash loop"
 
-// noJail is the state of an agent that has only an identity.
-const noJail = "no jail"
-
 // stateOf is how it is with an agent, revoked or not.
 func stateOf(s agent.Status, now time.Time) string {
 	switch {
@@ -248,7 +245,7 @@ func stateOf(s agent.Status, now time.Time) string {
 	case s.Unfinished:
 		return agent.StateUnfinished
 	}
-	return noJail
+	return agent.StateNoJail
 }
 
 func phaseOf(k jail.KeptStatus, now time.Time) string {

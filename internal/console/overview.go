@@ -165,7 +165,7 @@ func (d *overviewData) agentTiles(rows []agentRow, newest map[string]sessionTile
 		case agent.StateUnwatched:
 			d.Unwatched = true
 		}
-		if r.State != noJail && r.State != "revoked" && r.State != agent.StateUnfinished && r.State != agent.StateElsewhere {
+		if r.State != agent.StateNoJail && r.State != "revoked" && r.State != agent.StateUnfinished && r.State != agent.StateElsewhere {
 			d.Kept++
 		}
 	}

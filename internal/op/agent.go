@@ -112,7 +112,7 @@ func (a Agent) state() string {
 	case a.Declares:
 		return "not running"
 	}
-	return "good"
+	return agent.StateNoJail
 }
 
 // ListAgents lists agents with what is kept for them. When nobody can say that, the agents are listed all the same.
