@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/browser/control"
+	"github.com/clawjail/clawjail/internal/problem"
 )
 
 // mediaURL is where a picture can be fetched for a while.
@@ -38,8 +40,12 @@ func (b *hostBrowser) show(cmd *cobra.Command, result any, asJSON bool) error {
 	if picture, ok := result.(browser.Picture); ok {
 		result = control.Picture{Picture: picture, MediaURL: b.mediaURL(picture.Media)}
 	}
+	var refused error
+	if r, ok := result.(browser.Result); ok {
+		refused = refusedBy(r, "")
+	}
 	if asJSON {
-		return writeJSON(w, result)
+		return cmp.Or(writeJSON(w, result), refused)
 	}
 	var text strings.Builder
 	switch r := result.(type) {
@@ -49,7 +55,7 @@ func (b *hostBrowser) show(cmd *cobra.Command, result any, asJSON bool) error {
 		fmt.Fprintf(&text, "%s %s%s\n", r.SuggestedTargetID, printable(r.URL), refusal(r.Status))
 		dialogs(&text, r.Dialogs)
 	case browser.Result:
-		fmt.Fprintf(&text, "%s %s%s\n", r.TargetID, printable(r.URL), refusal(r.Status)+refusedBy(r.Refused))
+		fmt.Fprintf(&text, "%s %s%s\n", r.TargetID, printable(r.URL), refusal(r.Status))
 		dialogs(&text, r.Dialogs)
 	case browser.Done:
 		fmt.Fprintln(&text, strings.TrimSpace("done "+r.TargetID))
@@ -85,7 +91,15 @@ func (b *hostBrowser) show(cmd *cobra.Command, result any, asJSON bool) error {
 		return writeJSON(w, result)
 	}
 	_, err := io.WriteString(w, text.String())
-	return err
+	return cmp.Or(err, refused)
+}
+
+// refusedBy says of a page that it is the gateway's, and nothing of the host that was asked for.
+func refusedBy(page browser.Result, before string) error {
+	if page.Refused == "" {
+		return nil
+	}
+	return problem.New(printable(page.Refused), "ask why: clawjail rules explain URL --session ID", "%sthe gateway refused the page: %s", before, printable(page.Refused))
 }
 
 // refusal says what the server, or the gateway in its place, thought of a request. It is empty when the page is the one
@@ -95,14 +109,6 @@ func refusal(status int) string {
 		return ""
 	}
 	return fmt.Sprintf(" (HTTP %d)", status)
-}
-
-// refusedBy says of a page that it is the gateway's.
-func refusedBy(code string) string {
-	if code == "" {
-		return ""
-	}
-	return " refused by the gateway: " + printable(code)
 }
 
 func tabTable(w io.Writer, tabs []browser.Tab) error {

@@ -127,8 +127,5 @@ func butNotThePage(page browser.Result, err error) error {
 	if err != nil {
 		return fmt.Errorf("opened, but %w", err)
 	}
-	if page.Refused != "" {
-		return problem.New(printable(page.Refused), "ask why: clawjail rules explain URL --session ID", "opened, but the gateway refused the page: %s", printable(page.Refused))
-	}
-	return nil
+	return refusedBy(page, "opened, but ")
 }
