@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"flag"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,24 +17,10 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv"
 )
 
-var update = flag.Bool("update", false, "write the golden files")
-
 // golden compares a text with a file of testdata.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s is another one; go test ./bench/report -update writes it\n%s", name, got)
-	}
+	testenv.Golden(t, filepath.Join("testdata", name), got)
 	for line := range strings.Lines(got) {
 		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > Width && !strings.HasPrefix(line, "|") {
 			t.Errorf("a line has %d columns: %s", n, line)

@@ -2,11 +2,8 @@ package agentenv
 
 import (
 	"encoding/json"
-	"flag"
 	"maps"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -22,26 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
-var update = flag.Bool("update", false, "write the golden files of testdata")
-
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("run go test -update ./internal/agentenv and look at the change (-want +got):\n%s", diff)
-	}
-}
 
 // plainOptions are the least that there can be.
 func plainOptions() Options { return Options{Gateway: GatewayURL, AgentName: "writer", Dir: Dir} }
@@ -77,7 +55,7 @@ func made(t *testing.T, o Options) Payload {
 func TestWhatAnAgentIsGiven(t *testing.T) {
 	for name, o := range map[string]Options{"plain": plainOptions(), "full": full()} {
 		p := made(t, o)
-		golden(t, name+".sh", p.Env.Shell())
+		testenv.Golden(t, "testdata/"+name+".sh", p.Env.Shell())
 		if len(p.Files) != 1 || p.Files[0].Path != Dir+"/proxy.cjs" || p.Files[0].Mode != 0o644 || p.Files[0].Content != nodeProxy {
 			t.Errorf("%s: the files are %.200v", name, p.Files)
 		}
@@ -94,7 +72,7 @@ func TestPayloadIsJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "plain.json", string(text)+"\n")
+	testenv.Golden(t, "testdata/plain.json", string(text)+"\n")
 	var back Payload
 	if err := json.Unmarshal(text, &back); err != nil || !cmp.Equal(p, back) {
 		t.Errorf("it comes back as %+v, %v", back, err)
@@ -166,7 +144,7 @@ func TestWhatIsWrongIsSaidAtOnce(t *testing.T) {
 	if problem.CodeOf(err) != problem.BadRequest {
 		t.Errorf("the code is %s", problem.CodeOf(err))
 	}
-	golden(t, "wrong.txt", strings.ReplaceAll(err.Error(), "; ", ";\n")+"\n")
+	testenv.Golden(t, "testdata/wrong.txt", strings.ReplaceAll(err.Error(), "; ", ";\n")+"\n")
 }
 
 func TestWhatIsRefused(t *testing.T) {

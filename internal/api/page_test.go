@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,8 +16,6 @@ import (
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
-
-var update = flag.Bool("update", false, "write docs/http-api.md and testdata/openapi.json")
 
 // groups are the chapters of the page, by the first part of a path below /v1.
 var groups = map[string]string{
@@ -248,7 +244,7 @@ func TestPageOfTheAPIIsItsDocument(t *testing.T) {
 			t.Errorf("%s %s has no summary", op.method, op.path)
 		}
 	}
-	agreed(t, filepath.Join(testenv.Repository(t), "docs", "http-api.md"), pageOfAPI(doc, known))
+	testenv.Golden(t, filepath.Join(testenv.Repository(t), "docs", "http-api.md"), pageOfAPI(doc, known))
 }
 
 // Programs are made from the document: a change in it is one for them.
@@ -257,18 +253,5 @@ func TestDocumentOfTheAPIIsAsAgreedOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	agreed(t, filepath.Join("testdata", "openapi.json"), string(text)+"\n")
-}
-
-// agreed compares a file with what it should have.
-func agreed(t *testing.T, name, text string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if old, err := os.ReadFile(name); err != nil || string(old) != text {
-		t.Errorf("%s is not what the API says of itself (write it with -update, and read the difference); %v", name, err)
-	}
+	testenv.Golden(t, filepath.Join("testdata", "openapi.json"), string(text)+"\n")
 }

@@ -3,7 +3,6 @@ package archtest
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -105,15 +104,7 @@ This page is written from the commands themselves (` + "`go test ./internal/arch
 func TestPageOfCommandsIsWhatTheCommandsSay(t *testing.T) {
 	page := pageOfCommands(cli.New("v1.2.3"))
 	name := filepath.Join(testenv.Repository(t), "docs", "cli.md")
-	if *update {
-		if err := os.WriteFile(name, []byte(page), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	text, err := os.ReadFile(name)
-	if err != nil || string(text) != page {
-		t.Errorf("docs/cli.md is not what the commands say of themselves (write it with -update); %v", err)
-	}
+	testenv.Golden(t, name, page)
 	headings := anchors(page)
 	for _, want := range []string{"clawjail-session-open", "clawjail-up", "clawjail-agent-sync"} {
 		if !slices.Contains(headings, want) {

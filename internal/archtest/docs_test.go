@@ -2,7 +2,6 @@ package archtest
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"net/http"
 	"os"
@@ -22,8 +21,6 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
-
-var update = flag.Bool("update", false, "write docs/codes.md, docs/cli.md and the table of lines")
 
 // documents are the texts of the pages of the documentation, READMEs among them, by their path from the top.
 func documents(t *testing.T) map[string]string {
@@ -79,15 +76,7 @@ This page is written from the table in [internal/problem/codes.go](../internal/p
 
 func TestPageOfCodesIsTheTable(t *testing.T) {
 	name := filepath.Join(testenv.Repository(t), "docs", "codes.md")
-	if *update {
-		if err := os.WriteFile(name, []byte(pageOfCodes()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	text, err := os.ReadFile(name)
-	if err != nil || string(text) != pageOfCodes() {
-		t.Errorf("docs/codes.md is not the table of codes (write it with -update); %v", err)
-	}
+	testenv.Golden(t, name, pageOfCodes())
 	for _, code := range gateway.OwnCodes() {
 		if !knownCode(code) {
 			t.Errorf("the gateway's code %s is in no table", code)

@@ -57,12 +57,12 @@ func TestLinesBecomeFewer(t *testing.T) {
 	var lowered strings.Builder
 	for _, folder := range slices.Sorted(maps.Keys(rows)) {
 		have[folder] += 0 // a folder that is gone has none
-		if low := min(rows[folder], have[folder]); *update && low > 0 {
+		if low := min(rows[folder], have[folder]); *testenv.Update && low > 0 {
 			fmt.Fprintf(&lowered, "%6d %s\n", low, folder)
 			rows[folder] = low
 		}
 	}
-	if *update {
+	if *testenv.Update {
 		if err := os.WriteFile(path, []byte(lowered.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}

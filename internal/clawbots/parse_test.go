@@ -3,7 +3,6 @@ package clawbots
 import (
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,8 +18,6 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
-
-var update = flag.Bool("update", false, "write the golden files of testdata")
 
 const testDir = "/srv/agents"
 
@@ -161,19 +158,7 @@ func TestEveryMistakeIsReportedAtItsPlace(t *testing.T) {
 				t.Errorf("the code is %s", code)
 			}
 			got := Explain(err, text) + "\n"
-			golden := strings.TrimSuffix(name, ".yml") + ".golden"
-			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("(-golden +got):\n%s", diff)
-			}
+			testenv.Golden(t, strings.TrimSuffix(name, ".yml")+".golden", got)
 			for _, secret := range secretsOfTests() {
 				if strings.Contains(got, secret) {
 					t.Errorf("a secret is in the message: %s", secret)

@@ -141,15 +141,7 @@ func TestTheSchemaIsOfTheTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(testenv.Repository(t), schemaPath)
-	if *update {
-		if err := os.WriteFile(file, append(want, '\n'), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if diff := cmp.Diff(string(want)+"\n", exampleFile(t, schemaPath)); diff != "" {
-		t.Errorf("run go test -update ./internal/clawbots and look at the change (-want +got):\n%s", diff)
-	}
+	testenv.Golden(t, filepath.Join(testenv.Repository(t), schemaPath), string(want)+"\n")
 }
 
 // The table and the parser know the same keys.

@@ -17,6 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/op"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/weblogin"
 
@@ -146,7 +147,7 @@ func TestListingsAsPeopleReadThem(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	golden(t, "listings.txt", b.String())
+	testenv.Golden(t, "testdata/listings.txt", b.String())
 	harmless(t, b.String())
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"flag"
 	"io"
 	"os"
 	"path/filepath"
@@ -14,7 +13,6 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
 	"github.com/clawjail/clawjail/internal/jail"
@@ -22,27 +20,8 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/template"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
-
-// golden compares what people read with what was agreed on.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s is not as agreed on (-want +got):\n%s", name, diff)
-	}
-}
 
 func sample() (now time.Time, all []session.Session) {
 	now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -86,14 +65,14 @@ func TestSessionsAsPeopleReadThem(t *testing.T) {
 	if err := table(&list, rowsOf(op.ListSessions().View(op.SessionList{Sessions: all})[0], now)); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "sessions.txt", list.String())
+	testenv.Golden(t, "testdata/sessions.txt", list.String())
 	list.Reset()
 	two := slices.Clone(all[:2])
 	two[1].Tenant = "acme"
 	if err := table(&list, rowsOf(op.ListSessions().View(op.SessionList{Sessions: two})[0], now)); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "sessions-tenants.txt", list.String())
+	testenv.Golden(t, "testdata/sessions-tenants.txt", list.String())
 	cmd := &cobra.Command{}
 	cmd.SetOut(&shown)
 	for _, s := range all {
@@ -102,7 +81,7 @@ func TestSessionsAsPeopleReadThem(t *testing.T) {
 		}
 		shown.WriteString("--\n")
 	}
-	golden(t, "session-show.txt", shown.String())
+	testenv.Golden(t, "testdata/session-show.txt", shown.String())
 }
 
 func TestTemplatesAsPeopleReadThem(t *testing.T) {
@@ -113,7 +92,7 @@ func TestTemplatesAsPeopleReadThem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "templates.txt", b.String())
+	testenv.Golden(t, "testdata/templates.txt", b.String())
 }
 
 func TestErrorsAsPeopleReadThem(t *testing.T) {
@@ -131,7 +110,7 @@ func TestErrorsAsPeopleReadThem(t *testing.T) {
 		report(&b, err)
 		b.WriteString("--\n")
 	}
-	golden(t, "errors.txt", b.String())
+	testenv.Golden(t, "testdata/errors.txt", b.String())
 }
 
 func TestProgressWithoutATerminalIsALinePerStage(t *testing.T) {

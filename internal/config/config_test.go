@@ -3,7 +3,6 @@ package config
 import (
 	"bufio"
 	"errors"
-	"flag"
 	"fmt"
 	"net/netip"
 	"os"
@@ -23,8 +22,6 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
-
-var update = flag.Bool("update", false, "write the golden files of testdata")
 
 // sameConfig compares configurations; addresses are compared as values.
 var sameConfig = cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})}
@@ -258,20 +255,7 @@ func TestInvalidFilesAreExplained(t *testing.T) {
 			if !errors.As(err, &many) || problem.CodeOf(err) != problem.BadConfig {
 				t.Errorf("is a %T with the code %q", err, problem.CodeOf(err))
 			}
-			golden := strings.TrimSuffix(file, ".yml") + ".golden"
-			got := err.Error() + "\n"
-			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("run go test -update ./internal/config and look at the change (-want +got):\n%s", diff)
-			}
+			testenv.Golden(t, strings.TrimSuffix(file, ".yml")+".golden", err.Error()+"\n")
 		})
 	}
 }

@@ -4,22 +4,17 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
-
-var update = flag.Bool("update", false, "write the golden files of testdata")
 
 func TestMain(m *testing.M) {
 	simulate()
@@ -37,30 +32,13 @@ func sample() Report {
 	}}
 }
 
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("run go test -update ./internal/doctor and look at the change (-want +got):\n%s", diff)
-	}
-}
-
 func TestReportIsReadByPeople(t *testing.T) {
 	for name, signs := range map[string]bool{"report.txt": false, "terminal.txt": true} {
 		var b strings.Builder
 		if err := sample().Write(&b, signs); err != nil {
 			t.Fatal(err)
 		}
-		golden(t, name, b.String())
+		testenv.Golden(t, "testdata/"+name, b.String())
 	}
 }
 
@@ -69,7 +47,7 @@ func TestReportIsReadByPrograms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "report.json", string(text)+"\n")
+	testenv.Golden(t, "testdata/report.json", string(text)+"\n")
 }
 
 // one runs a table of one check.

@@ -60,10 +60,10 @@ func TestApprovalOfAHostBecomesARule(t *testing.T) {
 		t.Error("the rule for one use cannot be used")
 	}
 	w.want(bot, "once.example", false)
-	w.clock.forward(time.Hour)
+	w.clock.Forward(time.Hour)
 	w.want(bot, "time.example", false)
 	w.want(bot, "days.example", true)
-	w.clock.forward(30 * 24 * time.Hour)
+	w.clock.Forward(30 * 24 * time.Hour)
 	w.want(bot, "days.example", false)
 	w.want(bot, "good.example", true)
 	for _, wrong := range []string{"soon", "367d", "0s", "-1h"} {
@@ -125,7 +125,7 @@ func TestTheSameQuestionHearsItsAnswer(t *testing.T) {
 				t.Errorf("another agent hears the answer: %+v, %v", other, err)
 			} else {
 				w.answer(other.ID, AccessAnswer{})
-				w.clock.forward(askAgain)
+				w.clock.Forward(askAgain)
 			}
 		}
 		if later := w.ask(w.bot, q.kind, q.target); later.State != AccessPending {
@@ -148,8 +148,8 @@ func TestAnApprovalThatGivesNothingMoreIsNoAnswer(t *testing.T) {
 	}{
 		"a used rule":    {AccessHost, "once.example", AccessAnswer{Approve: true, Once: true}, func(a AccessRequest) { w.Used(w.ctx, prefixOnce+a.Made) }},
 		"a removed rule": {AccessHost, "gone.example", AccessAnswer{Approve: true}, func(a AccessRequest) { w.must(w.RemoveRule(w.ctx, w.operator, a.Made)) }},
-		"an old rule":    {AccessHost, "old.example", AccessAnswer{Approve: true, For: "1h"}, func(AccessRequest) { w.clock.forward(time.Hour) }},
-		"an old tool":    {AccessTool, tool, AccessAnswer{Approve: true, For: "1h"}, func(AccessRequest) { w.clock.forward(time.Hour) }},
+		"an old rule":    {AccessHost, "old.example", AccessAnswer{Approve: true, For: "1h"}, func(AccessRequest) { w.clock.Forward(time.Hour) }},
+		"an old tool":    {AccessTool, tool, AccessAnswer{Approve: true, For: "1h"}, func(AccessRequest) { w.clock.Forward(time.Hour) }},
 	} {
 		first := w.ask(w.bot, c.kind, c.target)
 		a := w.answer(first.ID, c.answer)
@@ -187,7 +187,7 @@ func TestApprovalOfAToolJoinsTheList(t *testing.T) {
 	if timed.Made != out.Made || !may("u.example").Allowed {
 		t.Errorf("made %s and %s", out.Made, timed.Made)
 	}
-	w.clock.forward(10 * time.Minute)
+	w.clock.Forward(10 * time.Minute)
 	if may("u.example").Allowed || !may("wide.example").Allowed {
 		t.Error("the tool does not expire, or all do")
 	}
@@ -253,7 +253,7 @@ func TestApprovalOfAServiceCopiesIt(t *testing.T) {
 	if !has(w.bot) || !w.state.Load().has(out.Made) || out.Made == "" {
 		t.Error("the agent does not have it")
 	}
-	w.clock.forward(time.Hour)
+	w.clock.Forward(time.Hour)
 	if has(w.bot) {
 		t.Error("it does not expire")
 	}
@@ -285,7 +285,7 @@ func TestApprovalOfAServiceThatAListLeavesOut(t *testing.T) {
 	if now := len(w.state.Load().services["acme"]); now != before {
 		t.Error("what the agent has was copied to it")
 	}
-	w.clock.forward(2 * time.Hour)
+	w.clock.Forward(2 * time.Hour)
 	_, err = w.PutSettings(w.ctx, w.operator, Settings{Meta: Meta{Tenant: "acme", Agent: w.bot.ID}, Services: []string{}})
 	w.must(err)
 	if has(w.bot) {
@@ -297,7 +297,7 @@ func TestApprovalOfAServiceThatAListLeavesOut(t *testing.T) {
 	if has(w.twin) != true {
 		t.Error("the others have lost it")
 	}
-	w.clock.forward(time.Hour)
+	w.clock.Forward(time.Hour)
 	if has(w.bot) {
 		t.Error("it does not expire")
 	}
@@ -335,12 +335,12 @@ func TestTheSameQuestionIsTheSameRequest(t *testing.T) {
 		t.Error("another agent's question is the same request")
 	}
 	w.answer(first.ID, AccessAnswer{})
-	w.clock.forward(askAgain)
+	w.clock.Forward(askAgain)
 	second := w.ask(w.bot, AccessHost, "a.example")
 	if second.ID == first.ID {
 		t.Error("a request that was answered yesterday is asked again")
 	}
-	w.clock.forward(askFor)
+	w.clock.Forward(askFor)
 	third := w.ask(w.bot, AccessHost, "a.example")
 	if third.ID == second.ID {
 		t.Error("an expired request is asked again")
@@ -540,7 +540,7 @@ func TestRefusedRequestIsHeld(t *testing.T) {
 	if hold("a.example:443") || len(pending()) != 0 {
 		t.Error("the operator is asked again at once")
 	}
-	w.clock.forward(askAgain)
+	w.clock.Forward(askAgain)
 	if !answers(AccessAnswer{Approve: true}) {
 		t.Error("nothing happens after an approval")
 	}

@@ -91,7 +91,7 @@ func TestWhoMayChangeWhat(t *testing.T) {
 			return err
 		}, "admin operator viewer"},
 		{"answer", func(p identity.Principal) error {
-			w.clock.forward(askAgain) // the answer before is none to this question
+			w.clock.Forward(askAgain) // the answer before is none to this question
 			asked := w.ask(w.twin, AccessHost, "z.example")
 			_, err := w.Answer(w.ctx, p, asked.ID, AccessAnswer{})
 			return err

@@ -59,7 +59,7 @@ func TestBudgetOfADay(t *testing.T) {
 	w.wantCode("beyond the budget", charge(1, Tokens{Output: 1}), problem.BudgetExceeded)
 	w.budget(Budget{TokensPerDay: 2_000_000})
 	w.must(charge(1, Tokens{Output: 1}))
-	w.clock.forward(12 * time.Hour)
+	w.clock.Forward(12 * time.Hour)
 	w.budget(Budget{CostPerDay: 0.5})
 	w.must(charge(1, Tokens{MicroCost: 500_000}))
 	w.wantCode("beyond the budget", charge(1, Tokens{MicroCost: 1}), problem.BudgetExceeded)
@@ -157,7 +157,7 @@ func TestCorrectionsBelongToTheDayOfTheCharge(t *testing.T) {
 	bot := agent(w.bot)
 	day := w.Day()
 	w.must(w.Charge(w.ctx, bot, "p", "m", 1, Tokens{Output: 100}))
-	w.clock.forward(12 * time.Hour)
+	w.clock.Forward(12 * time.Hour)
 	w.must(w.Charge(w.ctx, bot, "p", "m", 1, Tokens{Output: 100}))
 	w.must(w.Charge(w.ctx, bot, "p", "m", 0, Tokens{Output: -90, Day: day}))
 	if a, b := w.sum(day).OutputTokens, w.sum(w.Day()).OutputTokens; a != 10 || b != 100 {
@@ -199,7 +199,7 @@ func TestUsageIsListedByModelAndItsNamesAreBounded(t *testing.T) {
 		_, err := w.Usage(w.ctx, w.operator, "", from)
 		w.wantCode(from, err, problem.BadRequest)
 	}
-	w.clock.forward((keepUsage + 1) * 24 * time.Hour)
+	w.clock.Forward((keepUsage + 1) * 24 * time.Hour)
 	w.must(w.Tidy(w.ctx))
 	if rows, err := w.db.ListUsage(w.ctx, "", "2000-01-01"); err != nil || len(rows) != 0 {
 		t.Errorf("%d old rows are left: %v", len(rows), err)
@@ -213,7 +213,7 @@ func TestBudgetsHoldWhateverHappensAtOnce(t *testing.T) {
 	bot := agent(w.bot)
 	other := w.another()
 	property.Check(t, func(t *rapid.T) {
-		w.clock.forward(24 * time.Hour)
+		w.clock.Forward(24 * time.Hour)
 		limit := rapid.Int64Range(1, 2000).Draw(t, "limit")
 		w.budget(Budget{TokensPerDay: limit})
 		w.must(other.load(w.ctx))

@@ -22,27 +22,10 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// clock is a time that tests move.
-type clock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func (c *clock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-
-func (c *clock) forward(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = c.now.Add(d)
-}
 
 // shaky is a store that can be made to fail, and to give other entries than it has.
 type shaky struct {
@@ -117,7 +100,7 @@ type fixture struct {
 	*Book
 	t        testing.TB
 	ctx      context.Context
-	clock    *clock
+	clock    *testenv.Clock
 	db       *sqlite.DB
 	store    *shaky
 	log      *records
@@ -134,7 +117,7 @@ type fixture struct {
 
 func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 	t.Helper()
-	w := &fixture{t: t, ctx: t.Context(), clock: &clock{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}}
+	w := &fixture{t: t, ctx: t.Context(), clock: testenv.NewClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))}
 	dir := t.TempDir()
 	own := func(name string) string { return filepath.Join(dir, name) }
 	w.must(os.MkdirAll(own("db"), 0o700))

@@ -231,22 +231,22 @@ func TestRulesExpireAtTheirTime(t *testing.T) {
 		w.add(r)
 	}
 	w.want(bot, "e0.example", true)
-	w.clock.forward(time.Minute - time.Microsecond)
+	w.clock.Forward(time.Minute - time.Microsecond)
 	w.want(bot, "e0.example", true)
-	w.clock.forward(time.Microsecond)
+	w.clock.Forward(time.Microsecond)
 	w.want(bot, "e0.example", false)
 	w.want(bot, "e1.example", true)
-	w.clock.forward(59 * time.Minute)
+	w.clock.Forward(59 * time.Minute)
 	w.want(bot, "e1.example", false)
 	if rules, err := w.Rules(w.ctx, w.operator, ""); err != nil || len(rules) != 0 {
 		t.Errorf("what has expired is listed: %v, %v", rules, err)
 	}
-	w.clock.forward(time.Second)
+	w.clock.Forward(time.Second)
 	// A permission is not the book's: sessions that were opened with it are open.
 	permission := store.Entry{ID: "p1", Kind: grant.KindPermission, Body: []byte(`{}`), CreatedAt: w.clock.Now(), UpdatedAt: w.clock.Now(),
 		ExpiresAt: w.clock.Now().Add(-time.Minute)}
 	w.must(w.db.CreateEntry(w.ctx, permission))
-	w.clock.forward(keepExpired)
+	w.clock.Forward(keepExpired)
 	w.must(w.Tidy(w.ctx))
 	if entries, err := w.db.ListEntries(w.ctx, ""); err != nil || len(entries) != 1 || entries[0].ID != permission.ID {
 		t.Errorf("left are %v: %v", entries, err)
@@ -290,10 +290,10 @@ func TestARefusalOutlivesAClockThatIsAheadForAWhile(t *testing.T) {
 	w.add(rule(policy.Allow, "*").of("acme", w.bot.ID))
 	w.want(agent(w.bot), "b.example", true)
 	w.want(agent(w.bot), "a.example", false)
-	w.clock.forward(4 * 24 * time.Hour)
+	w.clock.Forward(4 * 24 * time.Hour)
 	w.want(agent(w.bot), "a.example", true)
 	w.must(w.Tidy(w.ctx))
-	w.clock.forward(-4 * 24 * time.Hour)
+	w.clock.Forward(-4 * 24 * time.Hour)
 	w.want(agent(w.bot), "a.example", false)
 }
 
@@ -671,7 +671,7 @@ func TestServicesAndProvidersOfTheNarrowestScope(t *testing.T) {
 	} {
 		full := provider(fmt.Sprintf("p%d", i), WireOpenAI, "gpt-*")
 		full.Meta, full.Priority = p.Meta, p.Priority
-		w.clock.forward(time.Second)
+		w.clock.Forward(time.Second)
 		_, err := w.PutProvider(w.ctx, w.admin, full)
 		w.must(err)
 	}

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -83,7 +82,7 @@ type fixture struct {
 	g       *Gateway
 	addr    string
 	names   *names
-	logs    *lockedBuffer
+	logs    *testenv.Buffer
 	stop    context.CancelFunc
 	served  chan error
 	recErr  atomic.Pointer[error]
@@ -138,23 +137,6 @@ func (p *entry) End(o Outcome) {
 	p.b.outcomes[p.n] = &o
 }
 
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 type option func(*Config)
 
 func withLimits(change func(*Limits)) option { return func(c *Config) { change(&c.Limits) } }
@@ -173,7 +155,7 @@ func newFixture(t *testing.T, options ...option) *fixture {
 
 func newFixtureOn(t *testing.T, ln net.Listener, options ...option) *fixture {
 	t.Helper()
-	w := &fixture{t: t, names: &names{answers: map[string][][]string{}}, routes: map[netip.AddrPort]string{}, logs: &lockedBuffer{}, addr: ln.Addr().String(), served: make(chan error, 1)}
+	w := &fixture{t: t, names: &names{answers: map[string][][]string{}}, routes: map[netip.AddrPort]string{}, logs: &testenv.Buffer{}, addr: ln.Addr().String(), served: make(chan error, 1)}
 	c := Config{
 		Resolver: w.names,
 		Logger:   slog.New(slog.NewJSONHandler(w.logs, nil)),

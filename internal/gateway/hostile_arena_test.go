@@ -26,7 +26,7 @@ import (
 type arena struct {
 	g    *Gateway
 	who  *caller
-	logs *lockedBuffer
+	logs *testenv.Buffer
 
 	mu      sync.Mutex // guards what follows
 	begun   map[netip.AddrPort]int
@@ -43,7 +43,7 @@ const jailOfArena = "127.0.0.9"
 
 func newArena(t testing.TB, p policy.Policy, wait time.Duration) *arena {
 	t.Helper()
-	a := &arena{begun: map[netip.AddrPort]int{}, logs: &lockedBuffer{}}
+	a := &arena{begun: map[netip.AddrPort]int{}, logs: &testenv.Buffer{}}
 	limits := DefaultLimits()
 	limits.HeaderTimeout, limits.BodyTimeout, limits.FirstBytesTimeout, limits.IdleTimeout = wait, wait, wait, wait
 	g, err := New(Config{Networks: alone, Resolver: a, Records: a, Limits: limits, Rates: func(Caller) Rates {

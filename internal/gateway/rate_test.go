@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,25 +17,7 @@ func eventually(t *testing.T, f func() bool, what string) {
 	testenv.Eventually(t, patience, f, what)
 }
 
-// clock is a clock that stands still until it is moved.
-type clock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func newClock() *clock { return &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)} }
-
-func (c *clock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-
-func (c *clock) move(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = c.now.Add(d)
-}
+func newClock() *testenv.Clock { return testenv.NewClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)) }
 
 func TestTheSixtyFirstRequestOfAMinuteWaits(t *testing.T) {
 	at := newClock()
@@ -60,7 +41,7 @@ func TestTheSixtyFirstRequestOfAMinuteWaits(t *testing.T) {
 	if p := w.g.Take(one, SurfaceService); p != nil {
 		t.Errorf("another surface waits: %v", p)
 	}
-	at.move(time.Second)
+	at.Forward(time.Second)
 	if p := w.g.Take(one, SurfaceExecute); p != nil {
 		t.Errorf("a second later: %v", p)
 	}
@@ -92,7 +73,7 @@ func TestSilentCallersAreForgotten(t *testing.T) {
 	for n := range 100 {
 		w.g.Take(Caller{Jail: fmt.Sprint(n)}, SurfaceForward)
 	}
-	at.move(3 * time.Minute)
+	at.Forward(3 * time.Minute)
 	w.g.Take(Caller{Jail: "last"}, SurfaceForward)
 	w.g.quotas.mu.Lock()
 	defer w.g.quotas.mu.Unlock()

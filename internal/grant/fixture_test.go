@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,29 +26,11 @@ var (
 	noon       = time.Date(2031, 5, 6, 12, 0, 0, 123456000, time.UTC)
 )
 
-// clock is a time that stands still until it is moved.
-type clock struct {
-	mu sync.Mutex
-	at time.Time
-}
-
-func (c *clock) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.at
-}
-
-func (c *clock) move(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.at = c.at.Add(d)
-}
-
 // fixture is an Issuer over a real database, with what a test changes about it.
 type fixture struct {
 	*Issuer
 	t     testing.TB
-	clock *clock
+	clock *testenv.Clock
 	store store.Store
 	keys  *Keyring
 	log   *audittest.Log
@@ -76,15 +58,15 @@ func openStore(t testing.TB, dir string) store.Store {
 func (w *fixture) options() Options {
 	return Options{
 		Store: w.store, Keys: w.keys, Installation: "ab12", RegistrableDomain: cookies.RegistrableDomain,
-		Limits: DefaultLimits(), Now: w.clock.now, Audit: w.log,
+		Limits: DefaultLimits(), Now: w.clock.Now, Audit: w.log,
 	}
 }
 
 func newFixture(t testing.TB) *fixture {
 	t.Helper()
-	w := &fixture{t: t, clock: &clock{at: noon}, log: new(audittest.Log), store: openStore(t, t.TempDir())}
+	w := &fixture{t: t, clock: testenv.NewClock(noon), log: new(audittest.Log), store: openStore(t, t.TempDir())}
 	var err error
-	if w.keys, err = OpenKeyring(filepath.Join(t.TempDir(), "grant.keys"), w.clock.now); err != nil {
+	if w.keys, err = OpenKeyring(filepath.Join(t.TempDir(), "grant.keys"), w.clock.Now); err != nil {
 		t.Fatal(err)
 	}
 	if w.Issuer, err = New(w.options()); err != nil {

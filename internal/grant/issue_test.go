@@ -217,7 +217,7 @@ func TestRevoke(t *testing.T) {
 	w.works(token, want())
 
 	_, second := w.issue()
-	w.clock.move(time.Second)
+	w.clock.Forward(time.Second)
 	first, err := w.Revoke(t.Context(), store.DefaultTenant, second.ID, "operator:o2")
 	if err != nil || !first.RevokedAt.Equal(noon.Add(time.Second)) || first.RevokedBy != "operator:o2" {
 		t.Errorf("got %+v, %v", first, err)
@@ -226,7 +226,7 @@ func TestRevoke(t *testing.T) {
 		e.Detail.String() != `{"domain_count":1,"domains":["example.com"]}` {
 		t.Errorf("recorded %+v", e)
 	}
-	w.clock.move(time.Second)
+	w.clock.Forward(time.Second)
 	again, err := w.Revoke(t.Context(), "", second.ID, "operator:o3")
 	if diff := cmp.Diff(first, again); err != nil || diff != "" {
 		t.Errorf("the first time does not stay: %v\n%s", err, diff)
@@ -251,7 +251,7 @@ func TestRevokeHappensWithoutARecord(t *testing.T) {
 func TestListIsOfOneTenant(t *testing.T) {
 	w := newFixture(t)
 	_, a := w.issue()
-	w.clock.move(time.Second)
+	w.clock.Forward(time.Second)
 	_, b := w.issue(func(r *Request) { r.Tenant = "other" })
 	ids := func(tenant string) (out []string) {
 		rows, err := w.List(t.Context(), tenant)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 // The vectors k4.pid-1 to k4.pid-3 of the PASERK specification.
@@ -35,12 +36,12 @@ func TestKeyIDIsThatOfPASERK(t *testing.T) {
 
 func TestKeyFileIsMadeOnceAndKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data", "grant.keys")
-	c := &clock{at: noon}
+	c := testenv.NewClock(noon)
 	var wg sync.WaitGroup
 	ids := make([]string, 8)
 	for n := range ids {
 		wg.Go(func() {
-			k, err := OpenKeyring(path, c.now)
+			k, err := OpenKeyring(path, c.Now)
 			if err != nil {
 				t.Error(err)
 				return
@@ -61,7 +62,7 @@ func TestKeyFileIsMadeOnceAndKept(t *testing.T) {
 	}
 	before, err := os.ReadFile(path)
 	must(t, err)
-	late := &Keyring{path: path, now: c.now} // has looked before the others had made the file
+	late := &Keyring{path: path, now: c.Now} // has looked before the others had made the file
 	must(t, late.first())
 	if after, err := os.ReadFile(path); err != nil || string(after) != string(before) {
 		t.Error("who comes late overwrites the keys")
@@ -80,7 +81,7 @@ func TestKeyFileIsMadeOnceAndKept(t *testing.T) {
 
 func TestKeyFileThatIsNotRightIsRefusedAndKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "grant.keys")
-	if _, err := OpenKeyring(path, (&clock{at: noon}).now); err != nil {
+	if _, err := OpenKeyring(path, testenv.NewClock(noon).Now); err != nil {
 		t.Fatal(err)
 	}
 	good, err := os.ReadFile(path)
@@ -121,7 +122,7 @@ func TestKeyFileThatIsNotRightIsRefusedAndKept(t *testing.T) {
 			planted := filepath.Join(t.TempDir(), "grant.keys")
 			plant(t, planted)
 			before, _ := os.ReadFile(planted)
-			_, err := OpenKeyring(planted, (&clock{at: noon}).now)
+			_, err := OpenKeyring(planted, testenv.NewClock(noon).Now)
 			if problem.CodeOf(err) != problem.BadConfig {
 				t.Errorf("got %v", err)
 			}
@@ -135,7 +136,7 @@ func TestKeyFileThatIsNotRightIsRefusedAndKept(t *testing.T) {
 	}
 	planted := filepath.Join(t.TempDir(), "grant.keys")
 	write(text, 0o600)(t, planted)
-	if _, err := OpenKeyring(planted, (&clock{at: noon}).now); err != nil {
+	if _, err := OpenKeyring(planted, testenv.NewClock(noon).Now); err != nil {
 		t.Errorf("the file without a fault: %v", err)
 	}
 }
@@ -150,7 +151,7 @@ func must(t *testing.T, err error) {
 func TestRotationKeepsGrantsGood(t *testing.T) {
 	w := newFixture(t)
 	// Another process with the same key file.
-	second, err := OpenKeyring(w.keys.path, w.clock.now)
+	second, err := OpenKeyring(w.keys.path, w.clock.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +184,7 @@ func TestRotationKeepsGrantsGood(t *testing.T) {
 	}
 
 	young, _ := w.issue(long)
-	w.clock.move(MaxTTL - time.Second)
+	w.clock.Forward(MaxTTL - time.Second)
 	for name, token := range map[string]Token{"old": old, "young": young} {
 		if _, err := elsewhere.Verify(t.Context(), token, want()); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -204,11 +205,11 @@ func TestOldKeyVerifiesNoLonger(t *testing.T) {
 	token := w.sign(claimsOf("ab12", forever))
 	_, err := w.keys.Rotate()
 	must(t, err)
-	w.clock.move(MaxTTL + retiring - time.Second)
+	w.clock.Forward(MaxTTL + retiring - time.Second)
 	if _, err := w.Verify(t.Context(), token, want()); err != nil {
 		t.Fatalf("while the key verifies: %v", err)
 	}
-	w.clock.move(time.Second)
+	w.clock.Forward(time.Second)
 	w.refusal(token, want(), problem.GrantInvalid)
 
 	keys, err := w.keys.Keys()
@@ -226,11 +227,11 @@ func TestOldKeyVerifiesNoLonger(t *testing.T) {
 }
 
 func TestRotationsAtTheSameTimeLoseNoKey(t *testing.T) {
-	c := &clock{at: noon}
+	c := testenv.NewClock(noon)
 	path := filepath.Join(t.TempDir(), "grant.keys")
 	var wg sync.WaitGroup
 	for range 4 {
-		k, err := OpenKeyring(path, c.now)
+		k, err := OpenKeyring(path, c.Now)
 		must(t, err)
 		wg.Go(func() {
 			for range 3 {
@@ -241,7 +242,7 @@ func TestRotationsAtTheSameTimeLoseNoKey(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	k, err := OpenKeyring(path, c.now)
+	k, err := OpenKeyring(path, c.Now)
 	must(t, err)
 	keys, err := k.Keys()
 	must(t, err)

@@ -93,18 +93,18 @@ func TestPermissionMakesAGrantThatIsUsedAlready(t *testing.T) {
 		t.Fatal(err)
 	}
 	// As narrow as what was asked for, and not as wide as the permission.
-	if State(row, w.clock.now()) != "used" || row.UsedBy != "s_1" || row.Access != "tools" || row.Operator != "operator:o1" ||
+	if State(row, w.clock.Now()) != "used" || row.UsedBy != "s_1" || row.Access != "tools" || row.Operator != "operator:o1" ||
 		!slices.Equal(row.Domains, []string{"example.com"}) || !slices.Equal(row.EgressDomains, []string{"cdn.example.net"}) ||
 		row.ExpiresAt.Sub(row.IssuedAt) != DefaultLimits().DefaultTTL {
 		t.Errorf("the grant is %+v", row)
 	}
-	if _, used, err := w.store.UseGrant(t.Context(), g.ID, g.Tenant, "s_2", w.clock.now()); used || err != nil {
+	if _, used, err := w.store.UseGrant(t.Context(), g.ID, g.Tenant, "s_2", w.clock.Now()); used || err != nil {
 		t.Errorf("it was used again: %v", err)
 	}
-	w.clock.move(time.Hour)
+	w.clock.Forward(time.Hour)
 	w.opens(asking())
 	all, err := w.Permissions(t.Context(), store.DefaultTenant)
-	if err != nil || len(all) != 1 || all[0].Used != 2 || !all[0].LastUsedAt.Equal(store.Microsecond(w.clock.now())) || all[0].ID != p.ID || all[0].Left != nil {
+	if err != nil || len(all) != 1 || all[0].Used != 2 || !all[0].LastUsedAt.Equal(store.Microsecond(w.clock.Now())) || all[0].ID != p.ID || all[0].Left != nil {
 		t.Errorf("%+v, %v", all, err)
 	}
 	if others, err := w.Permissions(t.Context(), "other"); err != nil || len(others) != 0 {
@@ -154,10 +154,10 @@ func TestPermissionEndsByTimeNumberHoursAndHand(t *testing.T) {
 		then   func(w *fixture, p Permission)
 		says   string
 	}{
-		"time":   {func(r *PermissionRequest) { r.For = time.Hour }, 1, func(w *fixture, _ Permission) { w.clock.move(time.Hour) }, "ended at"},
+		"time":   {func(r *PermissionRequest) { r.For = time.Hour }, 1, func(w *fixture, _ Permission) { w.clock.Forward(time.Hour) }, "ended at"},
 		"number": {func(r *PermissionRequest) { r.Times = &three }, 3, func(*fixture, Permission) {}, "as often as"},
-		"hours":  {func(r *PermissionRequest) { r.Hours = "08-18" }, 1, func(w *fixture, _ Permission) { w.clock.move(6 * time.Hour) }, "(UTC)"},
-		"night":  {func(r *PermissionRequest) { r.Hours = "22-13" }, 1, func(w *fixture, _ Permission) { w.clock.move(time.Hour) }, "(UTC)"},
+		"hours":  {func(r *PermissionRequest) { r.Hours = "08-18" }, 1, func(w *fixture, _ Permission) { w.clock.Forward(6 * time.Hour) }, "(UTC)"},
+		"night":  {func(r *PermissionRequest) { r.Hours = "22-13" }, 1, func(w *fixture, _ Permission) { w.clock.Forward(time.Hour) }, "(UTC)"},
 		"hand": {func(*PermissionRequest) {}, 1, func(w *fixture, p Permission) {
 			if err := w.Disallow(context.Background(), p.ID); err != nil {
 				w.t.Error(err)
@@ -216,12 +216,12 @@ func TestPermissionWhoseTimeIsOverIsKeptForItsSessions(t *testing.T) {
 		after  time.Duration
 		stands bool
 	}{{time.Hour, true}, {w.o.Limits.Keep, true}, {time.Microsecond, false}} {
-		w.clock.move(c.after)
+		w.clock.Forward(c.after)
 		if _, err := w.Tidy(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if stands, err := w.PermissionStands(t.Context(), p.ID, AccessTools); err != nil || stands != c.stands {
-			t.Errorf("at %s it stands: %v, %v", w.clock.now(), stands, err)
+			t.Errorf("at %s it stands: %v, %v", w.clock.Now(), stands, err)
 		}
 		if c.stands {
 			w.notAllowed("when its time is over", asking(), "ended at")
@@ -258,7 +258,7 @@ func TestPermissionsThatAreOverLeaveRoomForOthers(t *testing.T) {
 	if _, _, err := w.Allow(t.Context(), permitting()); problem.CodeOf(err) != problem.BadLimit {
 		t.Errorf("one more: %v", err)
 	}
-	w.clock.move(time.Hour)
+	w.clock.Forward(time.Hour)
 	w.allow()
 }
 
@@ -342,7 +342,7 @@ func TestPermissionThatAsksNeedsAnAnswer(t *testing.T) {
 		if err := w.Approve(t.Context(), p.ID); err != nil {
 			t.Fatal(err)
 		}
-		w.clock.move(approvalLife) // too late
+		w.clock.Forward(approvalLife) // too late
 		w.notAllowed("with an old answer", asking(), "approved by a person")
 		if err := w.Approve(t.Context(), p.ID); err != nil {
 			t.Fatal(err)
@@ -468,7 +468,7 @@ func TestPermissionOutlivesTheKeyThatSignedIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.opens(asking()) // which signs it anew
-	w.clock.move(MaxTTL + retiring + time.Second)
+	w.clock.Forward(MaxTTL + retiring + time.Second)
 	w.opens(asking())
 	other := asking()
 	other.Agent = "a2"
@@ -481,7 +481,7 @@ func TestPermissionOutlivesTheKeyThatSignedIt(t *testing.T) {
 	if err := w.SignPermissions(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.clock.move(MaxTTL + retiring + time.Second)
+	w.clock.Forward(MaxTTL + retiring + time.Second)
 	w.opens(other)
 	if all, err := w.Permissions(t.Context(), ""); err != nil || len(all) != 2 || all[0].Used+all[1].Used != 3 {
 		t.Errorf("%+v, %v", all, err)
@@ -511,7 +511,7 @@ func TestARotationThatIsCutVoidsNoPermission(t *testing.T) {
 	if written[1] != written[0]+1 || written[2] != written[1] {
 		t.Errorf("they were written %v times in all", written)
 	}
-	w.clock.move(MaxTTL + retiring + time.Second)
+	w.clock.Forward(MaxTTL + retiring + time.Second)
 	w.opens(asking())
 }
 
@@ -536,7 +536,7 @@ func TestPermissionsThatAreSignedAnewAreThoseThatWereSigned(t *testing.T) {
 	if err := w.store.CreateEntry(ctx, forged); err != nil {
 		t.Fatal(err)
 	}
-	fresh, err := OpenKeyring(filepath.Join(t.TempDir(), "grant.keys"), w.clock.now)
+	fresh, err := OpenKeyring(filepath.Join(t.TempDir(), "grant.keys"), w.clock.Now)
 	if err != nil {
 		t.Fatal(err)
 	}

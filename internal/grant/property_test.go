@@ -16,6 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
+	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
@@ -28,7 +29,7 @@ type node struct {
 // installation is two nodes over one database, and what a test knows to be true about its grants.
 type installation struct {
 	dir    string
-	clock  *clock
+	clock  *testenv.Clock
 	nodes  [2]*node
 	grants []*model
 	purged time.Time
@@ -52,13 +53,13 @@ func (in *installation) start(t failer, n int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys, err := OpenKeyring(filepath.Join(in.dir, "grant.keys"), in.clock.now)
+	keys, err := OpenKeyring(filepath.Join(in.dir, "grant.keys"), in.clock.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	issuer, err := New(Options{
 		Store: db, Keys: keys, Installation: "ab12", RegistrableDomain: cookies.RegistrableDomain, Limits: DefaultLimits(),
-		Now: in.clock.now, Audit: new(audittest.Log),
+		Now: in.clock.Now, Audit: new(audittest.Log),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +75,7 @@ func (in *installation) stop(t failer, n int) {
 
 // expected is the code that the documented order of checks gives; empty for a success.
 func (in *installation) expected(m *model, want Want) string {
-	now := in.clock.now()
+	now := in.clock.Now()
 	switch {
 	case !m.keyUntil.IsZero() && !now.Before(m.keyUntil):
 		return problem.GrantInvalid
@@ -98,7 +99,7 @@ func (in *installation) expected(m *model, want Want) string {
 
 func TestWhateverHappensAGrantIsUsedAtMostOnceAndForWhatItIsFor(t *testing.T) {
 	ctx := context.Background()
-	in := &installation{dir: t.TempDir(), clock: &clock{at: noon}}
+	in := &installation{dir: t.TempDir(), clock: testenv.NewClock(noon)}
 	for n := range in.nodes {
 		in.start(t, n)
 		defer func() { in.stop(t, n) }()
@@ -173,14 +174,14 @@ func TestWhateverHappensAGrantIsUsedAtMostOnceAndForWhatItIsFor(t *testing.T) {
 				m.revoked = true
 			},
 			"wait": func(t *rapid.T) {
-				in.clock.move(time.Duration(rapid.IntRange(1, 12*60).Draw(t, "minutes")) * time.Minute)
+				in.clock.Forward(time.Duration(rapid.IntRange(1, 12*60).Draw(t, "minutes")) * time.Minute)
 			},
-			"wait long": func(t *rapid.T) { in.clock.move(DefaultLimits().Keep) },
+			"wait long": func(t *rapid.T) { in.clock.Forward(DefaultLimits().Keep) },
 			"purge": func(t *rapid.T) {
 				if _, err := in.nodes[0].Tidy(ctx); err != nil {
 					t.Fatal(err)
 				}
-				in.purged = in.clock.now().Add(-DefaultLimits().Keep)
+				in.purged = in.clock.Now().Add(-DefaultLimits().Keep)
 			},
 			"restart": func(t *rapid.T) {
 				n := rapid.IntRange(0, 1).Draw(t, "node")
@@ -193,7 +194,7 @@ func TestWhateverHappensAGrantIsUsedAtMostOnceAndForWhatItIsFor(t *testing.T) {
 				}
 				for _, m := range in.grants {
 					if m.keyUntil.IsZero() {
-						m.keyUntil = in.clock.now().Add(MaxTTL + retiring).Truncate(time.Second)
+						m.keyUntil = in.clock.Now().Add(MaxTTL + retiring).Truncate(time.Second)
 					}
 				}
 			},

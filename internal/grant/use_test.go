@@ -20,12 +20,12 @@ func TestGrantIsGoodOnce(t *testing.T) {
 	if _, err := w.Verify(t.Context(), token, want()); err != nil {
 		t.Fatalf("Verify before: %v", err)
 	}
-	w.clock.move(time.Second)
+	w.clock.Forward(time.Second)
 	used, err := w.Use(t.Context(), token, want())
 	if err != nil {
 		t.Fatal(err)
 	}
-	issued.UsedAt, issued.UsedBy = w.clock.now(), "s_1"
+	issued.UsedAt, issued.UsedBy = w.clock.Now(), "s_1"
 	if diff := cmp.Diff(issued, used); diff != "" {
 		t.Errorf("row (-want +got):\n%s", diff)
 	}
@@ -70,7 +70,7 @@ func TestLifeOfAGrantIsExact(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newFixture(t)
 			token, _ := w.issue()
-			w.clock.move(tt.move)
+			w.clock.Forward(tt.move)
 			if tt.code == "" {
 				w.works(token, want())
 				return
@@ -165,13 +165,13 @@ func TestFirstReasonDecides(t *testing.T) {
 	w.refusal(token, wrong, problem.GrantScope)
 	wrong.Caller = ""
 	w.refusal(token, wrong, problem.GrantWrongOrigin)
-	w.clock.move(time.Hour)
+	w.clock.Forward(time.Hour)
 	w.refusal(token, wrong, problem.GrantExpired)
-	w.clock.move(-time.Hour)
-	if _, used, err := w.store.UseGrant(t.Context(), g.ID, g.Tenant, "s_0", w.clock.now()); err != nil || !used {
+	w.clock.Forward(-time.Hour)
+	if _, used, err := w.store.UseGrant(t.Context(), g.ID, g.Tenant, "s_0", w.clock.Now()); err != nil || !used {
 		t.Fatal(used, err)
 	}
-	w.clock.move(time.Hour)
+	w.clock.Forward(time.Hour)
 	w.refusal(token, wrong, problem.GrantUsed)
 	if _, err := w.Revoke(t.Context(), "", g.ID, "admin"); err != nil {
 		t.Fatal(err)
@@ -209,7 +209,7 @@ func TestRowWithoutASignatureIsWorthNothing(t *testing.T) {
 	if err := w.store.CreateGrant(t.Context(), forged); err != nil {
 		t.Fatal(err)
 	}
-	foreign, err := OpenKeyring(t.TempDir()+"/keys", w.clock.now)
+	foreign, err := OpenKeyring(t.TempDir()+"/keys", w.clock.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +307,7 @@ func TestTextThatIsNoToken(t *testing.T) {
 func TestReasonOfAnInvalidTokenIsForTheLog(t *testing.T) {
 	w := newFixture(t)
 	token, g := w.issue()
-	foreign, err := OpenKeyring(t.TempDir()+"/keys", w.clock.now)
+	foreign, err := OpenKeyring(t.TempDir()+"/keys", w.clock.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,11 +348,11 @@ func TestReasonOfAnInvalidTokenIsForTheLog(t *testing.T) {
 func TestPurgedGrantIsExpired(t *testing.T) {
 	w := newFixture(t)
 	token, g := w.issue()
-	w.clock.move(time.Minute + w.o.Limits.Keep)
+	w.clock.Forward(time.Minute + w.o.Limits.Keep)
 	if n, err := w.Tidy(t.Context()); err != nil || n != 0 {
 		t.Fatalf("purged %d too early, %v", n, err)
 	}
-	w.clock.move(time.Microsecond)
+	w.clock.Forward(time.Microsecond)
 	young, _ := w.issue()
 	if n, err := w.Tidy(t.Context()); err != nil || n != 1 {
 		t.Fatalf("purged %d, %v", n, err)
@@ -381,14 +381,14 @@ func TestWhatHappensBetweenLookingAndTakingDecides(t *testing.T) {
 		code    string
 	}{
 		"used": {func(w *fixture, g Grant) error {
-			_, _, err := w.store.UseGrant(context.Background(), g.ID, g.Tenant, "s_faster", w.clock.now())
+			_, _, err := w.store.UseGrant(context.Background(), g.ID, g.Tenant, "s_faster", w.clock.Now())
 			return err
 		}, problem.GrantUsed},
 		"revoked": {func(w *fixture, g Grant) error {
-			return w.store.RevokeGrant(context.Background(), g.ID, "admin", w.clock.now())
+			return w.store.RevokeGrant(context.Background(), g.ID, "admin", w.clock.Now())
 		}, problem.GrantRevoked},
 		"purged": {func(w *fixture, g Grant) error {
-			_, err := w.store.DeleteGrantsBefore(context.Background(), w.clock.now().Add(time.Hour))
+			_, err := w.store.DeleteGrantsBefore(context.Background(), w.clock.Now().Add(time.Hour))
 			return err
 		}, problem.GrantInvalid},
 	} {

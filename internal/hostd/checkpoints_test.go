@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit/checkpoint"
 	"github.com/clawjail/clawjail/internal/jail/jailtest"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 var _ audit.Checkpointer = Checkpoints{}
@@ -51,25 +51,7 @@ func noted(t *testing.T, path string) (seqs []int64) {
 	return seqs
 }
 
-// clock is a time that stands still until it is moved.
-type clock struct {
-	mu sync.Mutex
-	at time.Time
-}
-
-func newClock() *clock { return &clock{at: time.Unix(1_900_000_000, 0)} }
-
-func (c *clock) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.at
-}
-
-func (c *clock) advance(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.at = c.at.Add(d)
-}
+func newClock() *testenv.Clock { return testenv.NewClock(time.Unix(1_900_000_000, 0)) }
 
 func TestNotesAreKeptOverARestart(t *testing.T) {
 	host, socket, key := jailtest.NewHost(), newSocket(t), newNoteKey(t)
@@ -109,7 +91,7 @@ func TestWhatIsNotANoteIsNotKept(t *testing.T) {
 
 func TestNotesThatComeTooFastAreRefused(t *testing.T) {
 	at := newClock()
-	f := newFixture(t, func(o *Options) { o.Now = at.now })
+	f := newFixture(t, func(o *Options) { o.Now = at.Now })
 	c, key := NewClient(f.socket, nil), newNoteKey(t)
 	kept := int64(0)
 	fill := func() int {
@@ -128,7 +110,7 @@ func TestNotesThatComeTooFastAreRefused(t *testing.T) {
 	if n := fill(); n != noteBurst {
 		t.Errorf("%d notes were kept at once, want %d", n, noteBurst)
 	}
-	at.advance(time.Second)
+	at.Forward(time.Second)
 	if n := fill(); n != notesPerSecond {
 		t.Errorf("%d notes were kept a second later, want %d", n, notesPerSecond)
 	}
@@ -136,7 +118,7 @@ func TestNotesThatComeTooFastAreRefused(t *testing.T) {
 		t.Errorf("%d notes were kept, and the file has %d", kept, len(got))
 	}
 	// Data that is no note takes nothing from the rate of notes.
-	at.advance(time.Second)
+	at.Forward(time.Second)
 	for range noteBurst {
 		if err := c.AppendCheckpoint(t.Context(), []byte("hello")); !hasCode(err, problem.BadRequest) {
 			t.Fatal(err)

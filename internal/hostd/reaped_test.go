@@ -23,7 +23,7 @@ func addEntries(n int, q *reapings) {
 }
 
 func TestWhatWasReapedComesInOrderUntilItIsAcknowledged(t *testing.T) {
-	q := newReapings(newClock().now)
+	q := newReapings(newClock().Now)
 	if got := q.behind(0); len(got.Entries) != 0 || got.Dropped != 0 || got.Instance == "" {
 		t.Fatalf("at the start: %+v", got)
 	}
@@ -52,7 +52,7 @@ func TestWhatWasReapedComesInOrderUntilItIsAcknowledged(t *testing.T) {
 }
 
 func TestTheOldestAreDroppedAndCounted(t *testing.T) {
-	q := newReapings(newClock().now)
+	q := newReapings(newClock().Now)
 	first := q.next
 	addEntries(maxReapings, q)
 	if got := q.behind(0); len(got.Entries) != maxReapings || got.Dropped != 0 {
@@ -89,7 +89,7 @@ func TestTheOldestAreDroppedAndCounted(t *testing.T) {
 }
 
 func TestNumbersOfAnotherInstanceAcknowledgeNothing(t *testing.T) {
-	q := newReapings(newClock().now)
+	q := newReapings(newClock().Now)
 	first := q.next
 	addEntries(3, q)
 	for _, after := range []uint64{0, 1, first - 1, q.next, q.next + 1, 1<<64 - 1} {
@@ -97,13 +97,13 @@ func TestNumbersOfAnotherInstanceAcknowledgeNothing(t *testing.T) {
 			t.Errorf("%d acknowledges %d entries", after, 3-len(got))
 		}
 	}
-	if other := newReapings(newClock().now); other.instance == q.instance || other.known == q.known {
+	if other := newReapings(newClock().Now); other.instance == q.instance || other.known == q.known {
 		t.Error("two instances cannot be told apart")
 	}
 }
 
 func TestAnErrorInTheQueueIsShort(t *testing.T) {
-	q := newReapings(newClock().now)
+	q := newReapings(newClock().Now)
 	q.note(jail.ReapReport{Findings: []jail.Finding{{Name: "btest00001", Error: strings.Repeat("x", 1<<20)}}})
 	if got := q.behind(0).Entries; len(got) != 1 || len(got[0].Error) > maxReapError+4 {
 		t.Errorf("%d entries", len(got))
@@ -141,7 +141,7 @@ func TestJailsThatTheReaperEndsAreToldWithTheirReason(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			at := newClock()
-			f := newFixture(t, func(o *Options) { o.Now, o.Grace = at.now, time.Minute })
+			f := newFixture(t, func(o *Options) { o.Now, o.Grace = at.Now, time.Minute })
 			owner := f.client(t)
 			s := spec(c.script)
 			s.Limits.WallClock = c.wallClock
@@ -159,7 +159,7 @@ func TestJailsThatTheReaperEndsAreToldWithTheirReason(t *testing.T) {
 			}
 			var got Reaped
 			testenv.Eventually(t, patience, func() bool {
-				at.advance(time.Minute) // the host daemon sees that an owner has left a little later
+				at.Forward(time.Minute) // the host daemon sees that an owner has left a little later
 				var err error
 				if got, err = NewClient(f.socket, nil).Reaped(t.Context(), 0); err != nil {
 					t.Fatal(err)
@@ -168,7 +168,7 @@ func TestJailsThatTheReaperEndsAreToldWithTheirReason(t *testing.T) {
 			}, "nothing was told")
 			// A jail that its owner destroyed is not told.
 			if e := got.Entries[0]; len(got.Entries) != 1 || e.Jail != j.Name || e.Reason != c.want || e.What != whatJail ||
-				e.Error != "" || !e.At.After(newClock().now()) {
+				e.Error != "" || !e.At.After(newClock().Now()) {
 				t.Errorf("got %+v, want jail %s and %s", got.Entries, j.Name, c.want)
 			}
 		})

@@ -50,14 +50,14 @@ func TestRotationOverlaps(t *testing.T) {
 	}
 	w.mustBe(first)
 	w.mustBe(second)
-	w.clock.move(10*time.Minute - time.Microsecond)
+	w.clock.Forward(10*time.Minute - time.Microsecond)
 	w.mustBe(first)
 	// A second rotation does not lengthen the life of the first token.
 	third, _, err := w.RotateToken(t.Context(), admin, "acme", "bot", time.Hour, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.clock.move(time.Microsecond)
+	w.clock.Forward(time.Microsecond)
 	w.refusedFor(first, "expired")
 	w.mustBe(second)
 	w.mustBe(third)

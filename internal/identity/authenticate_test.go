@@ -17,6 +17,7 @@ import (
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 func keyOf(text string) Key { return Key{secret.NewText(text)} }
@@ -73,9 +74,9 @@ func TestKeysThatAreNotGood(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.clock.move(time.Hour - time.Microsecond)
+		w.clock.Forward(time.Hour - time.Microsecond)
 		w.mustBe(key)
-		w.clock.move(time.Microsecond)
+		w.clock.Forward(time.Microsecond)
 		w.refusedFor(key, "expired")
 	})
 	t.Run("revoked operator", func(t *testing.T) {
@@ -100,7 +101,7 @@ func TestKeysThatAreNotGood(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.clock.move(time.Hour)
+		w.clock.Forward(time.Hour)
 		w.refusedFor(key, "expired")
 	})
 	t.Run("revoked token", func(t *testing.T) {
@@ -226,12 +227,12 @@ func TestLastUseOfATokenIsKnownToAboutAMinute(t *testing.T) {
 	if got := used(); !got.Equal(noon) {
 		t.Errorf("first: %v", got)
 	}
-	w.clock.move(59 * time.Second)
+	w.clock.Forward(59 * time.Second)
 	w.mustBe(key)
 	if got := used(); !got.Equal(noon) {
 		t.Errorf("within the minute: %v", got)
 	}
-	w.clock.move(time.Second)
+	w.clock.Forward(time.Second)
 	w.mustBe(key)
 	if got := used(); !got.Equal(noon.Add(time.Minute)) {
 		t.Errorf("after it: %v", got)
@@ -277,11 +278,11 @@ func TestGuessingIsBraked(t *testing.T) {
 	if _, err := w.Authenticate(t.Context(), good, netip.MustParseAddr("192.0.2.2")); err != nil {
 		t.Errorf("the neighbour: %v", err)
 	}
-	w.clock.move(w.o.RateLimit.Every - time.Millisecond)
+	w.clock.Forward(w.o.RateLimit.Every - time.Millisecond)
 	if _, err := w.Authenticate(t.Context(), good, here); problem.CodeOf(err) != problem.RateLimited {
 		t.Errorf("too early: %v", err)
 	}
-	w.clock.move(time.Millisecond)
+	w.clock.Forward(time.Millisecond)
 	if _, err := w.Authenticate(t.Context(), good, here); err != nil {
 		t.Errorf("after the wait: %v", err)
 	}
@@ -321,7 +322,7 @@ func TestWhatIsLookedUpElsewhereWaitsWithItsAddress(t *testing.T) {
 }
 
 func TestIPv6IsBrakedByNetwork(t *testing.T) {
-	b := newRateLimiter(RateLimit{Burst: 1, Every: time.Second, Addresses: 10}, nil, (&clock{at: noon}).now)
+	b := newRateLimiter(RateLimit{Burst: 1, Every: time.Second, Addresses: 10}, nil, testenv.NewClock(noon).Now)
 	b.wrong(caller{remote: netip.MustParseAddr("2001:db8:0:1::1")})
 	for addr, want := range map[string]bool{
 		"2001:db8:0:1::1": true, "2001:db8:0:1:ffff::2": true, "2001:db8:0:1::1%eth0": true, "2001:db8:0:2::1": false, "192.0.2.1": false,
@@ -340,8 +341,8 @@ func TestIPv6IsBrakedByNetwork(t *testing.T) {
 }
 
 func TestMemoryOfTheBrakeIsBounded(t *testing.T) {
-	c := &clock{at: noon}
-	b := newRateLimiter(RateLimit{Burst: 1, Every: time.Hour, Addresses: 100}, nil, c.now)
+	c := testenv.NewClock(noon)
+	b := newRateLimiter(RateLimit{Burst: 1, Every: time.Hour, Addresses: 100}, nil, c.Now)
 	addr := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}) }
 	for n := range 1000 {
 		b.wrong(caller{remote: addr(n)})
@@ -364,8 +365,8 @@ func TestMemoryOfTheBrakeIsBounded(t *testing.T) {
 
 // A place that has been quiet is news when it begins again; one that goes on is not.
 func TestBrakedPlaceIsNewsOnce(t *testing.T) {
-	c := &clock{at: noon}
-	b := newRateLimiter(RateLimit{Burst: 2, Every: time.Second, Addresses: 10}, nil, c.now)
+	c := testenv.NewClock(noon)
+	b := newRateLimiter(RateLimit{Burst: 2, Every: time.Second, Addresses: 10}, nil, c.Now)
 	news := func() (n int) {
 		for range 5 {
 			if wait, first := b.blocked(caller{remote: here}); wait == 0 {
@@ -379,11 +380,11 @@ func TestBrakedPlaceIsNewsOnce(t *testing.T) {
 	if n := news(); n != 1 {
 		t.Errorf("first time: %d", n)
 	}
-	c.move(time.Second)
+	c.Forward(time.Second)
 	if n := news(); n != 0 {
 		t.Errorf("goes on: %d", n)
 	}
-	c.move(time.Hour)
+	c.Forward(time.Hour)
 	if n := news(); n != 1 {
 		t.Errorf("begins again: %d", n)
 	}
@@ -406,8 +407,8 @@ func (g *guesses) ListGuesses(context.Context, int, time.Duration) ([]store.Gues
 }
 
 func TestOtherProcessesAreToldOfWrongKeys(t *testing.T) {
-	c, others := &clock{at: noon}, &guesses{}
-	b := newRateLimiter(RateLimit{Burst: 10, Every: 3 * time.Second, Addresses: 100}, others, c.now)
+	c, others := testenv.NewClock(noon), &guesses{}
+	b := newRateLimiter(RateLimit{Burst: 10, Every: 3 * time.Second, Addresses: 100}, others, c.Now)
 	addr := netip.MustParseAddr
 	from := func(remote string) caller { return caller{remote: addr(remote)} }
 	// An address of a jail, of a loopback interface or of a link is another one on another machine, and a socket has none.
@@ -450,11 +451,11 @@ func TestOtherProcessesAreToldOfWrongKeys(t *testing.T) {
 	if left := left(here.String()); left != 6*time.Second {
 		t.Errorf("what was counted here is %s", left)
 	}
-	c.move(3 * time.Second)
+	c.Forward(3 * time.Second)
 	if wait, _ := b.blocked(from("192.0.2.77")); wait != 0 {
 		t.Errorf("after its wait: %s", wait)
 	}
-	c.move(-24 * time.Hour) // nobody waits until the clock is back
+	c.Forward(-24 * time.Hour) // nobody waits until the clock is back
 	if left := left("192.0.2.77"); left > b.maxOfAll() {
 		t.Errorf("when the clock has gone back it waits %s", left)
 	}
@@ -464,12 +465,12 @@ func TestOtherProcessesAreToldOfWrongKeys(t *testing.T) {
 	for n := range 1000 {
 		others.given = append(others.given, store.Guess{Place: fmt.Sprintf("203.0.%d.%d/32", n/250, n%250), Left: time.Hour})
 	}
-	c.move(48 * time.Hour)
+	c.Forward(48 * time.Hour)
 	for n := range 100 { // so that it is full of what can be forgotten
 		b.wrong(from(fmt.Sprint("127.0.2.", n)))
 	}
 	b.right(caller{remote: here, proxy: addr("198.51.100.1")})
-	c.move(time.Hour)
+	c.Forward(time.Hour)
 	for n := range 60 {
 		b.wrong(from(fmt.Sprint("127.0.1.", n)))
 	}

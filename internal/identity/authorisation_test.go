@@ -1,23 +1,18 @@
 package identity
 
 import (
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
-
-var update = flag.Bool("update", false, "write testdata/authorisation.txt")
 
 // callers are one principal of each sort.
 var callers = []struct {
@@ -75,18 +70,7 @@ func TestAuthorisationTable(t *testing.T) {
 	for _, rule := range Table() {
 		fmt.Fprintf(&b, "%-24s %s\n", rule.Operation, answers(Table(), rule.Operation))
 	}
-	if *update {
-		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), b.String()); diff != "" {
-		t.Errorf("run with -update and look at what changes (-want +got):\n%s", diff)
-	}
+	testenv.Golden(t, path, b.String())
 }
 
 // This must hold of the table whatever else changes in it.

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,29 +28,11 @@ var (
 	admin      = Principal{Kind: KindAdmin, ID: "admin", Name: "admin", Role: RoleAdmin, TokenID: "admin"}
 )
 
-// clock is a time that stands still until it is moved.
-type clock struct {
-	mu sync.Mutex
-	at time.Time
-}
-
-func (c *clock) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.at
-}
-
-func (c *clock) move(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.at = c.at.Add(d)
-}
-
 // fixture is a Service over a real database with two tenants besides the default: acme and rival.
 type fixture struct {
 	*Service
 	t        testing.TB
-	clock    *clock
+	clock    *testenv.Clock
 	log      *audittest.Log
 	adminKey string
 }
@@ -78,8 +60,8 @@ func newFixture(t testing.TB, options ...option) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &fixture{t: t, clock: &clock{at: noon}, log: new(audittest.Log), adminKey: strings.TrimSpace(string(text))}
-	o := Options{Store: db, Admin: key, Now: w.clock.now, Audit: w.log, Recheck: DefaultRecheck, RateLimit: DefaultRateLimit()}
+	w := &fixture{t: t, clock: testenv.NewClock(noon), log: new(audittest.Log), adminKey: strings.TrimSpace(string(text))}
+	o := Options{Store: db, Admin: key, Now: w.clock.Now, Audit: w.log, Recheck: DefaultRecheck, RateLimit: DefaultRateLimit()}
 	for _, change := range options {
 		change(&o)
 	}
@@ -152,7 +134,7 @@ func (w *fixture) refusedFor(key Key, reason string) {
 	if text := key.Reveal(); strings.Contains(fmt.Sprintf("%+v %+v", err, w.log.All()), text) {
 		w.t.Error("the key is in the error or the log")
 	}
-	w.clock.move(w.o.RateLimit.Every) // so that a test may try often
+	w.clock.Forward(w.o.RateLimit.Every) // so that a test may try often
 }
 
 // held is a connection that a test looks at.

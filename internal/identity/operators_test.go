@@ -94,7 +94,7 @@ func TestRotatedOperatorHasOneKey(t *testing.T) {
 	w := newFixture(t)
 	old, o, p := w.operator("acme", RoleOperator)
 	open := w.hold(p)
-	w.clock.move(time.Minute)
+	w.clock.Forward(time.Minute)
 	key, fresh, err := w.RotateOperator(t.Context(), admin, o.ID, time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +157,7 @@ func TestRevokingTwiceIsRevokingOnce(t *testing.T) {
 		if err := w.RevokeOperator(t.Context(), admin, o.ID); err != nil {
 			t.Fatal(err)
 		}
-		w.clock.move(time.Hour)
+		w.clock.Forward(time.Hour)
 	}
 	row, err := w.o.Store.Operator(t.Context(), o.ID)
 	if err != nil || !row.RevokedAt.Equal(noon) {

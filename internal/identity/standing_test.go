@@ -67,7 +67,7 @@ func TestStandingIsThatOfNow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.clock.move(time.Hour)
+	w.clock.Forward(time.Hour)
 	p, err = w.Standing(ctx, KindOperator, expiring.ID)
 	none("expired", p, err)
 

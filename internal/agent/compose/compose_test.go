@@ -2,10 +2,8 @@ package compose
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,9 +14,8 @@ import (
 	"github.com/clawjail/clawjail/internal/config"
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 func options() Options {
 	return Options{Tenant: "default", Image: "clawjail/clawbot:latest", Limits: config.Default().Agents.Limits, Subnet: netip.MustParsePrefix("10.214.0.0/24"),
@@ -79,20 +76,7 @@ func TestWhatIsWritten(t *testing.T) {
 		text string
 		o    Options
 	}{"origin.yml": {origin, options()}, "full.yml": {full, other}} {
-		got := written(t, test.text, test.o)
-		path := filepath.Join("testdata", name)
-		if *update {
-			if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got != string(want) {
-			t.Errorf("%s is not what is written; look at it, and write it with -update:\n%s", path, got)
-		}
+		testenv.Golden(t, filepath.Join("testdata", name), written(t, test.text, test.o))
 	}
 }
 

@@ -1,7 +1,6 @@
 package llm
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -21,6 +20,7 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway/access"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/internal/vault"
 )
 
@@ -41,7 +41,7 @@ type fixture struct {
 	upstream *httptest.Server
 	front    *httptest.Server
 	caller   gateway.Caller
-	log      *lockedBuffer
+	log      *testenv.Buffer
 	book     *fakeBook
 	secrets  map[vault.SecretName]string
 
@@ -56,23 +56,6 @@ type fixture struct {
 	fail      func(*http.Request) *problem.Error // of Send, when the key is in
 	used      []vault.SecretName
 	now       time.Time // zero: the real one
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // fakeBook adds up, and refuses what would go beyond its limit as the real one does.
@@ -215,7 +198,7 @@ func (w *fixture) UseSecret(_ context.Context, n vault.SecretName, _ vault.Desti
 func newFixture(t testing.TB, answer http.HandlerFunc) *fixture {
 	t.Helper()
 	w := &fixture{
-		t: t, log: &lockedBuffer{}, book: &fakeBook{}, answer: answer,
+		t: t, log: &testenv.Buffer{}, book: &fakeBook{}, answer: answer,
 		caller:  gateway.Caller{Jail: "bot-jail", Tenant: "default", Agent: "agent-1", Actor: "agent:agent-1"},
 		secrets: map[vault.SecretName]string{},
 	}

@@ -8,26 +8,20 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"html"
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"unicode/utf16"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/clawjail/clawjail/internal/policy/redact"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
-
-var update = flag.Bool("update", false, "write docs/scrubbing.md")
 
 // row is a way in which an answer gives the credential away, for the table in the documentation.
 type row struct {
@@ -414,17 +408,5 @@ where the credential passes.
 		}
 		fmt.Fprintf(&b, "| %s | %s | `TestScrubbing/%s` |\n", r.technique, verdict, r.name())
 	}
-	golden := filepath.Join(testenv.Repository(t), "docs", "scrubbing.md")
-	if *update {
-		if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), b.String()); diff != "" {
-		t.Errorf("docs/scrubbing.md is not what the tests show (write it with -update):\n%s", diff)
-	}
+	testenv.Golden(t, filepath.Join(testenv.Repository(t), "docs", "scrubbing.md"), b.String())
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway/access/accesstest"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 // bot is a credential that may stand in a path.
@@ -25,7 +26,7 @@ type botFixture struct {
 	t      *testing.T
 	origin string
 	seen   accesstest.Seen
-	logs   lockedBuffer
+	logs   testenv.Buffer
 	client *http.Transport
 }
 

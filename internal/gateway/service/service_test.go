@@ -13,7 +13,6 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -23,6 +22,7 @@ import (
 	"github.com/clawjail/clawjail/internal/gateway/access/accesstest"
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -37,29 +37,12 @@ type fixture struct {
 	seen    *accesstest.Seen
 	server  *httptest.Server
 	client  *http.Client
-	logs    *lockedBuffer
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	logs    *testenv.Buffer
 }
 
 func bareFixture(t *testing.T) *fixture {
 	t.Helper()
-	w := &fixture{Fixture: accesstest.New(t), t: t, seen: &accesstest.Seen{}, logs: &lockedBuffer{}}
+	w := &fixture{Fixture: accesstest.New(t), t: t, seen: &accesstest.Seen{}, logs: &testenv.Buffer{}}
 	o := w.Options()
 	o.Log = slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	h, err := New(o)

@@ -8,12 +8,13 @@ import (
 
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/jailtest"
+	"github.com/clawjail/clawjail/internal/testenv"
 )
 
 // BenchmarkTwentyAgents declares twenty agents at once, on a host whose jails cost one process each, and drops them: what the
 // keeper itself costs, its files included.
 func BenchmarkTwentyAgents(b *testing.B) {
-	f := &fixture{t: b, dir: b.TempDir(), host: jailtest.NewHost(), boot: "first", log: &lockedBuffer{}}
+	f := &fixture{t: b, dir: b.TempDir(), host: jailtest.NewHost(), boot: "first", log: &testenv.Buffer{}}
 	f.start()
 	defer f.finish()
 	each := func(do func(i int) error) {

@@ -1,14 +1,12 @@
 package agents
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -38,7 +36,7 @@ type fixture struct {
 	dir  string
 	host *jailtest.Host
 	boot string
-	log  *lockedBuffer
+	log  *testenv.Buffer
 
 	change func(*Options)
 	seen   func(*jail.Observed)
@@ -50,26 +48,9 @@ type fixture struct {
 	k        *Keeper
 }
 
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 func newFixture(t *testing.T, change func(*fixture)) *fixture {
 	t.Helper()
-	f := &fixture{t: t, dir: t.TempDir(), host: jailtest.NewHost(), boot: "first", log: &lockedBuffer{}}
+	f := &fixture{t: t, dir: t.TempDir(), host: jailtest.NewHost(), boot: "first", log: &testenv.Buffer{}}
 	if change != nil {
 		change(f)
 	}

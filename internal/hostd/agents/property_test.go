@@ -15,6 +15,7 @@ import (
 
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/jail/jailtest"
+	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/internal/testenv/property"
 )
 
@@ -42,7 +43,7 @@ func newMachine(t *rapid.T) *machine {
 		t.Fatal(err)
 	}
 	m := &machine{t: t, names: []string{"a", "b"}, want: map[string]expected{},
-		fixture: &fixture{t: t, dir: dir, host: jailtest.NewHost(), boot: "first", log: &lockedBuffer{}}}
+		fixture: &fixture{t: t, dir: dir, host: jailtest.NewHost(), boot: "first", log: &testenv.Buffer{}}}
 	m.before = func(string) error {
 		if m.fuse.Add(-1) == 0 {
 			m.memory.Crash()

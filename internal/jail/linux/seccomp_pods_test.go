@@ -3,10 +3,7 @@
 package linux
 
 import (
-	"bytes"
 	"encoding/json"
-	"flag"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -16,8 +13,6 @@ import (
 	"github.com/clawjail/clawjail/internal/jail"
 	"github.com/clawjail/clawjail/internal/testenv"
 )
-
-var updateProfile = flag.Bool("update", false, "write the profile of pods")
 
 // A kubelet gives pods of browsers the same filter, from a file that operators put on its node. It names no processor, and is for each its own.
 func TestTheProfileOfPodsIsTheFilterOfBrowsers(t *testing.T) {
@@ -35,14 +30,5 @@ func TestTheProfileOfPodsIsTheFilterOfBrowsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	want = append(want, '\n')
-	path := filepath.Join(testenv.Repository(t), "packaging/kubernetes/seccomp.json")
-	if *updateProfile {
-		if err := os.WriteFile(path, want, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(path)
-	if err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%s is not that filter: go test -run TestTheProfileOfPods ./internal/jail/linux -update: %v", path, err)
-	}
+	testenv.Golden(t, filepath.Join(testenv.Repository(t), "packaging/kubernetes/seccomp.json"), string(want))
 }
