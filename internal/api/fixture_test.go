@@ -8,8 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -17,7 +15,6 @@ import (
 	"time"
 
 	"github.com/clawjail/clawjail/internal/audit"
-	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/browser"
 	"github.com/clawjail/clawjail/internal/config"
@@ -33,9 +30,9 @@ import (
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
+	"github.com/clawjail/clawjail/internal/servicetest"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/store"
-	"github.com/clawjail/clawjail/internal/store/sqlite"
 	"github.com/clawjail/clawjail/internal/vault"
 	"github.com/clawjail/clawjail/internal/weblogin"
 )
@@ -89,39 +86,16 @@ func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 			}
 		})
 	}
-	dir := t.TempDir()
-	own := func(name string) string { return filepath.Join(dir, "keys", name) }
-	must(os.Mkdir(filepath.Join(dir, "keys"), 0o700))
-	must(os.Mkdir(filepath.Join(dir, "db"), 0o700))
-	db, err := sqlite.Open(ctx, filepath.Join(dir, "db"))
-	must(err)
-	closing(db.Close)
-	log, key := audittest.Open(t, db)
-	w.log = log
-	v, err := vault.Open(ctx, vault.Options{KeyFile: own("vault.key"), Store: db, Now: time.Now})
-	must(err)
-	keyring, err := grant.OpenKeyring(own("grants.key"), time.Now)
-	must(err)
-	grants, err := grant.New(grant.Options{Store: db, Keys: keyring, Installation: "test", RegistrableDomain: cookies.RegistrableDomain,
-		Limits: grant.DefaultLimits(), Now: time.Now, Audit: w.log})
-	must(err)
-	admin, err := identity.LoadAdminKey(own("admin.key"))
-	must(err)
-	text, err := os.ReadFile(own("admin.key"))
-	must(err)
-	w.keys["admin"] = strings.TrimSpace(string(text))
-	w.identity, err = identity.Open(ctx, identity.Options{Store: db, Admin: admin, Now: time.Now, Recheck: time.Hour, RateLimit: identity.DefaultRateLimit(),
-		Audit: w.log})
-	must(err)
-	closing(func() error { w.identity.Close(); return nil })
-	w.admin, err = w.identity.Authenticate(ctx, w.keys["admin"], netip.Addr{})
-	must(err)
+	s := servicetest.New(t, servicetest.Options{})
+	db := s.DB
+	w.log, w.identity, w.admin, w.keys["admin"] = s.Log, s.Identity, s.Admin, s.AdminKey
+	var err error
 	w.signIns, err = signin.Open(ctx, signin.Options{Store: db, Identity: w.identity, Idle: time.Hour, Life: time.Hour, Now: time.Now})
 	must(err)
 	closing(func() error { w.signIns.Close(); return nil })
 
 	w.sessions = &ownedSessions{authority: w.identity, of: map[string]identity.Object{}}
-	w.accounts, err = credential.New(credential.Options{Vault: v, Grants: grants, Keyring: keyring, Identity: w.identity, Audit: w.log,
+	w.accounts, err = credential.New(credential.Options{Vault: s.Vault, Grants: s.Grants, Keyring: s.Keyring, Identity: w.identity, Audit: w.log,
 		Sessions: w.sessions, Now: time.Now})
 	must(err)
 	w.book, err = egress.Open(ctx, egress.Options{Store: db, Identity: w.identity, Audit: w.log, Now: time.Now, Recheck: time.Hour, Accounts: w.accounts})
@@ -141,7 +115,7 @@ func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 		Status: doing, Nodes: nodes,
 		Agents: w.jails, Servers: ownedServers{w.identity}, Tasks: &ownedTasks{authority: w.identity}, SignIn: w.signIns,
 		Sessions: w.sessions, Identity: w.identity, Credentials: w.accounts, Egress: w.book, Audit: w.log, Rows: db, Version: "v1.2.3",
-		Verify: func(ctx context.Context) (audit.Report, error) { return audit.Verify(ctx, db, nil, key.Keys()) },
+		Verify: func(ctx context.Context) (audit.Report, error) { return audit.Verify(ctx, db, nil, s.LogKey.Keys()) },
 		Listen: netip.MustParseAddrPort("127.0.0.1:18780"), Log: logTo(w.written),
 		Host: func(context.Context) (HostInfo, error) { return HostInfo{Installation: "abcd"}, nil },
 	}

@@ -8,8 +8,6 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,21 +15,18 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/clawjail/clawjail/internal/audit"
-	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/config"
-	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/credential"
 	"github.com/clawjail/clawjail/internal/egress"
-	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/health"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/identity/signin"
 	"github.com/clawjail/clawjail/internal/problem"
 	"github.com/clawjail/clawjail/internal/quota"
+	"github.com/clawjail/clawjail/internal/servicetest"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/store"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
-	"github.com/clawjail/clawjail/internal/vault"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -85,38 +80,14 @@ func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 			}
 		})
 	}
-	dir := t.TempDir()
-	own := func(name string) string { return filepath.Join(dir, "keys", name) }
-	must(os.Mkdir(filepath.Join(dir, "keys"), 0o700))
-	must(os.Mkdir(filepath.Join(dir, "db"), 0o700))
-	db, err := sqlite.Open(ctx, filepath.Join(dir, "db"))
-	must(err)
-	closing(db.Close)
-	w.db = db
-	log, key := audittest.Open(t, db)
-	w.log = log
-	v, err := vault.Open(ctx, vault.Options{KeyFile: own("vault.key"), Store: db, Now: func() time.Time { return time.Now().Add(-w.stored) }})
-	must(err)
-	keyring, err := grant.OpenKeyring(own("grants.key"), time.Now)
-	must(err)
-	grants, err := grant.New(grant.Options{Store: db, Keys: keyring, Installation: "test", RegistrableDomain: cookies.RegistrableDomain,
-		Limits: grant.DefaultLimits(), Now: time.Now, Audit: w.log})
-	must(err)
-	admin, err := identity.LoadAdminKey(own("admin.key"))
-	must(err)
-	text, err := os.ReadFile(own("admin.key"))
-	must(err)
-	w.keys["admin"] = strings.TrimSpace(string(text))
-	w.identity, err = identity.Open(ctx, identity.Options{Store: db, Admin: admin, Now: time.Now, Recheck: time.Hour, RateLimit: identity.DefaultRateLimit(),
-		Audit: w.log})
-	must(err)
-	closing(func() error { w.identity.Close(); return nil })
-	w.admin, err = w.identity.Authenticate(ctx, w.keys["admin"], netip.Addr{})
-	must(err)
+	s := servicetest.New(t, servicetest.Options{VaultNow: func() time.Time { return time.Now().Add(-w.stored) }})
+	db := s.DB
+	w.db, w.log, w.identity, w.admin, w.keys["admin"] = db, s.Log, s.Identity, s.Admin, s.AdminKey
+	var err error
 	w.who["admin"] = w.admin
 	w.sessions = &fakeSessions{authority: w.identity}
 	w.agents = &fakeAgents{authority: w.identity}
-	w.accounts, err = credential.New(credential.Options{Vault: v, Grants: grants, Keyring: keyring, Identity: w.identity, Audit: w.log,
+	w.accounts, err = credential.New(credential.Options{Vault: s.Vault, Grants: s.Grants, Keyring: s.Keyring, Identity: w.identity, Audit: w.log,
 		Sessions: w.sessions, Now: time.Now})
 	must(err)
 	w.book, err = egress.Open(ctx, egress.Options{Store: db, Identity: w.identity, Audit: w.log, Now: time.Now, Recheck: time.Hour, Accounts: w.accounts})
@@ -143,7 +114,7 @@ func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 	must(err)
 	o := Options{
 		Sessions: w.sessions, Identity: w.identity, Credentials: w.accounts, Egress: w.book, Agents: w.agents, Audit: w.log, Rows: db,
-		Verify: func(ctx context.Context) (audit.Report, error) { return audit.Verify(ctx, db, nil, key.Keys()) },
+		Verify: func(ctx context.Context) (audit.Report, error) { return audit.Verify(ctx, db, nil, s.LogKey.Keys()) },
 		SignIn: w.signIns,
 		Health: doing,
 		Config: config.Default(), Version: "v1.2.3",

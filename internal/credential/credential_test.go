@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +19,7 @@ import (
 	"github.com/clawjail/clawjail/internal/grant"
 	"github.com/clawjail/clawjail/internal/identity"
 	"github.com/clawjail/clawjail/internal/problem"
+	"github.com/clawjail/clawjail/internal/servicetest"
 	"github.com/clawjail/clawjail/internal/session"
 	"github.com/clawjail/clawjail/internal/store/sqlite"
 	"github.com/clawjail/clawjail/internal/vault"
@@ -104,31 +103,10 @@ func newFixture(t *testing.T) *fixture {
 			t.Fatal(err)
 		}
 	}
-	ctx, dir := t.Context(), t.TempDir()
-	own := func(name string) string { return filepath.Join(dir, name) }
-	must(os.MkdirAll(own("db"), 0o700))
-	db, err := sqlite.Open(ctx, own("db"))
-	must(err)
-	t.Cleanup(func() { must(db.Close()) })
-	log, _ := audittest.Open(t, db)
-	v, err := vault.Open(ctx, vault.Options{KeyFile: own("vault.key"), Store: db, Now: time.Now})
-	must(err)
-	keyring, err := grant.OpenKeyring(own("grants.key"), time.Now)
-	must(err)
-	grants, err := grant.New(grant.Options{Store: db, Keys: keyring, Installation: "test", RegistrableDomain: cookies.RegistrableDomain,
-		Limits: grant.DefaultLimits(), Now: time.Now, Audit: log})
-	must(err)
-	adminKey, err := identity.LoadAdminKey(own("admin.key"))
-	must(err)
-	who, err := identity.Open(ctx, identity.Options{Store: db, Admin: adminKey, Now: time.Now, Recheck: time.Hour, RateLimit: identity.DefaultRateLimit(),
-		Audit: new(audittest.Log)})
-	must(err)
-	t.Cleanup(who.Close)
-	text, err := os.ReadFile(own("admin.key"))
-	must(err)
-	w := &fixture{ctx: ctx, log: &records{Log: log}, db: db, sessions: &oneSession{}}
-	w.admin, err = who.Authenticate(ctx, strings.TrimSpace(string(text)), netip.Addr{})
-	must(err)
+	ctx := t.Context()
+	s := servicetest.New(t, servicetest.Options{IdentityAudit: new(audittest.Log)})
+	who := s.Identity
+	w := &fixture{ctx: ctx, log: &records{Log: s.Log}, db: s.DB, sessions: &oneSession{}, admin: s.Admin}
 	for tenant, as := range map[string]map[identity.Role]*identity.Principal{
 		"acme": {identity.RoleOperator: &w.operator, identity.RoleViewer: &w.viewer}, "beta": {identity.RoleAdmin: &w.stranger},
 	} {
@@ -141,7 +119,8 @@ func newFixture(t *testing.T) *fixture {
 			must(err)
 		}
 	}
-	w.Service, err = New(Options{Vault: v, Grants: grants, Keyring: keyring, Identity: who, Audit: w.log, Sessions: w.sessions, Now: time.Now})
+	var err error
+	w.Service, err = New(Options{Vault: s.Vault, Grants: s.Grants, Keyring: s.Keyring, Identity: who, Audit: w.log, Sessions: w.sessions, Now: time.Now})
 	must(err)
 	return w
 }

@@ -23,12 +23,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/clawjail/clawjail/internal/audit"
-	"github.com/clawjail/clawjail/internal/audit/audittest"
 	"github.com/clawjail/clawjail/internal/base/secret"
 	"github.com/clawjail/clawjail/internal/browser/browsertest"
 	"github.com/clawjail/clawjail/internal/cdp/cdptest/shelf"
 	"github.com/clawjail/clawjail/internal/config"
-	"github.com/clawjail/clawjail/internal/cookies"
 	"github.com/clawjail/clawjail/internal/egress"
 	"github.com/clawjail/clawjail/internal/gateway"
 	"github.com/clawjail/clawjail/internal/gateway/access"
@@ -40,8 +38,8 @@ import (
 	"github.com/clawjail/clawjail/internal/policy"
 	"github.com/clawjail/clawjail/internal/policy/hostport"
 	"github.com/clawjail/clawjail/internal/policy/netguard"
+	"github.com/clawjail/clawjail/internal/servicetest"
 	"github.com/clawjail/clawjail/internal/session"
-	"github.com/clawjail/clawjail/internal/store/sqlite"
 	"github.com/clawjail/clawjail/internal/testenv"
 	"github.com/clawjail/clawjail/internal/vault"
 )
@@ -341,35 +339,15 @@ func newFixture(t *testing.T) *fixture {
 	w.models.server = httptest.NewServer(w.models)
 	t.Cleanup(w.models.server.Close)
 
-	dir := t.TempDir()
-	own := func(name string) string { return filepath.Join(dir, "keys", name) }
-	must(os.Mkdir(filepath.Join(dir, "keys"), 0o700))
-	must(os.Mkdir(filepath.Join(dir, "db"), 0o700))
-	db, err := sqlite.Open(ctx, filepath.Join(dir, "db"))
-	must(err)
-	closing(db.Close)
-	w.log, _ = audittest.Open(t, db)
-	w.vault, err = vault.Open(ctx, vault.Options{KeyFile: own("vault.key"), Store: db, Now: time.Now})
-	must(err)
-	keyring, err := grant.OpenKeyring(own("grants.key"), time.Now)
-	must(err)
-	w.grants, err = grant.New(grant.Options{Store: db, Keys: keyring, Installation: "test", RegistrableDomain: cookies.RegistrableDomain,
-		Limits: grant.DefaultLimits(), Now: time.Now, Audit: w.log})
-	must(err)
-	adminKey, err := identity.LoadAdminKey(own("admin.key"))
-	must(err)
-	text, err := os.ReadFile(own("admin.key"))
-	must(err)
-	w.identity, err = identity.Open(ctx, identity.Options{Store: db, Admin: adminKey, Now: time.Now, Recheck: time.Hour, RateLimit: identity.DefaultRateLimit(),
-		Audit: w.log})
-	must(err)
-	closing(func() error { w.identity.Close(); return nil })
+	s := servicetest.New(t, servicetest.Options{})
+	db := s.DB
+	w.log, w.vault, w.grants, w.identity, w.admin = s.Log, s.Vault, s.Grants, s.Identity, s.Admin
+	var err error
 	known := func(key string) identity.Principal {
 		p, err := w.identity.Authenticate(ctx, key, netip.Addr{})
 		must(err)
 		return p
 	}
-	w.admin = known(strings.TrimSpace(string(text)))
 	w.book, err = egress.Open(ctx, egress.Options{Store: db, Identity: w.identity, Audit: w.log, Now: time.Now, Recheck: time.Hour})
 	must(err)
 	closing(func() error { w.book.Close(); return nil })
@@ -408,7 +386,7 @@ func newFixture(t *testing.T) *fixture {
 	w.sessions, err = session.New(session.Options{Driver: driver, Gateway: way{exit}, Templates: driver, Connect: session.Dialer(time.Second),
 		Sessions: c.Sessions, Quotas: c.Quotas, Limits: c.Limits, Proxy: "http://" + driver.proxy, Policy: policy.PublicWeb(private...),
 		Authority: w.identity, Records: w.log, Accounts: session.Accounts{Grants: w.grants, Vault: w.vault, Leases: db, Node: "n1"},
-		Recordings: filepath.Join(dir, "recordings"), Log: log})
+		Recordings: filepath.Join(t.TempDir(), "recordings"), Log: log})
 	must(err)
 	closing(func() error { return w.sessions.Shutdown(context.Background()) })
 
